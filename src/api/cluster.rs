@@ -1,0 +1,230 @@
+//! `RedisLockCluster`: N independent Redis masters, of which a majority makes a lock.
+
+use std::time::Duration as StdDuration;
+
+use k8s_openapi::api::core::v1::ResourceRequirements;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, MicroTime};
+use kube::core::Duration;
+use kube::{CustomResource, KubeSchema};
+use serde::{Deserialize, Serialize};
+
+/// Longest lease of a cluster that does not say otherwise.
+pub const DEFAULT_MAX_TTL: StdDuration = StdDuration::from_secs(60);
+/// What the default restart delay adds to `maxTTL`: how far the clocks of the operator's machines may be apart.
+pub const RESTART_DELAY_MARGIN: StdDuration = StdDuration::from_secs(5);
+/// Limit on one call to one node when the cluster does not say otherwise.
+pub const DEFAULT_NODE_TIMEOUT: StdDuration = StdDuration::from_millis(50);
+
+/// Independent Redis masters that keep locks by majority (the RedLock algorithm).
+#[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "redlock.dev",
+    version = "v1alpha1",
+    kind = "RedisLockCluster",
+    namespaced,
+    status = "RedisLockClusterStatus",
+    shortname = "rlc",
+    category = "redlock",
+    derive = "PartialEq",
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.ready"),
+    printcolumn(name = "Quorum", type_ = "integer", json_path = ".status.quorum"),
+    printcolumn(name = "Max TTL", type_ = "string", json_path = ".spec.maxTTL", priority = 1),
+    printcolumn(name = "Returning", type_ = "string", json_path = ".status.returning", priority = 1,
+        description = "Nodes that are kept out until their restart delay is over, and until when"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    validation = Rule::new("self.metadata.name.size() <= 50")
+        .message("metadata.name must have at most 50 characters: the names of pods and Services are made from it")
+)]
+#[cfg_attr(test, kube(cel))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = Rule::new(
+    "!has(self.restartDelay) || duration(self.restartDelay) >= duration(has(self.maxTTL) ? self.maxTTL : '60s')"
+).message("restartDelay must be at least maxTTL (60s by default): a restarted node may vote again only when every lease that it could have forgotten is over").field_path(".restartDelay"))]
+#[x_kube(validation = Rule::new(
+    "duration(has(self.maxTTL) ? self.maxTTL : '60s') >= duration(has(oldSelf.maxTTL) ? oldSelf.maxTTL : '60s')"
+).message("maxTTL cannot shrink (60s by default): leases of the longer time may be held").field_path(".maxTTL"))]
+pub struct RedisLockClusterSpec {
+    /// Number of independent masters (N). Locks need floor(N/2)+1 of them. 1 is a plain single-node lock without
+    /// tolerance; 3 survives one lost node, 5 two, 7 three. Cannot be changed: a majority of the old N and one of the
+    /// new N need not share a node.
+    #[x_kube(validation = Rule::new("self in [1, 3, 5, 7]")
+        .message("nodes must be 1, 3, 5 or 7: an even number tolerates no more failures than the odd one below it"))]
+    #[x_kube(validation = Rule::new("self == oldSelf")
+        .message("nodes cannot be changed while the cluster exists: create a second RedisLockCluster and move the locks"))]
+    pub nodes: i32,
+
+    /// Container image of Redis 7 or later, or Valkey. Absent: the operator's default (`--redis-image`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 512))]
+    pub image: Option<String>,
+
+    /// Longest lease that any client may take here, 1s to 24h; default 60s. It is the floor of the restart delay.
+    /// It may grow but not shrink: longer leases may be held.
+    #[serde(default, rename = "maxTTL", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    #[x_kube(validation = Rule::new("duration(self) >= duration('1s') && duration(self) <= duration('24h')")
+        .message("maxTTL must be a duration from 1s to 24h, such as 60s or 5m"))]
+    pub max_ttl: Option<Duration>,
+
+    /// How long a node that crashed, was deleted or lost its data stays away before it may vote again. Default: maxTTL
+    /// plus 5s. The 5s cover clocks that disagree between the machines an operator runs on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    #[x_kube(validation = Rule::new("duration(self) <= duration('48h')")
+        .message("restartDelay must be a duration of at most 48h, such as 65s"))]
+    pub restart_delay: Option<Duration>,
+
+    /// Limit on one call to one node, 5ms to 1s; default 50ms. A node that takes longer gives no vote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    #[x_kube(validation = Rule::new("duration(self) >= duration('5ms') && duration(self) <= duration('1s')")
+        .message("nodeTimeout must be a duration from 5ms to 1s, such as 50ms"))]
+    pub node_timeout: Option<Duration>,
+
+    /// From which namespaces `DistributedLock`s may use this cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allowed_namespaces: Option<AllowedNamespaces>,
+
+    /// CPU and memory of each Redis container. Absent: requests of 50m and 64Mi, a limit of 256Mi.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<ResourceRequirements>,
+}
+
+/// Which namespaces may use a cluster.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AllowedNamespaces {
+    /// `Same`: only the cluster's own namespace (the default). `All`: every namespace.
+    #[serde(default)]
+    pub from: NamespacesFrom,
+}
+
+/// The values of [`AllowedNamespaces::from`].
+#[derive(schemars::JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NamespacesFrom {
+    /// Only the cluster's own namespace.
+    #[default]
+    Same,
+    /// Every namespace.
+    All,
+}
+
+/// What the operator reports of a cluster.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RedisLockClusterStatus {
+    /// Summary in a word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<ClusterPhase>,
+    /// Armed nodes of all, such as `5/5`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<String>,
+    /// Votes that a lock needs: floor(nodes/2)+1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quorum: Option<i32>,
+    /// Nodes that wait out their restart delay, and until when, in one line for `kubectl get -o wide`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub returning: Option<String>,
+    /// `metadata.generation` that this status speaks of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// A row per node. Besides informing, it is the record that keeps a crashed node out across operator restarts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[schemars(length(max = 7))]
+    pub nodes: Vec<NodeStatus>,
+    /// `Available` (a majority is armed), `Ready` (all are armed), `Progressing`, `ConfigValid`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+}
+
+/// Summary of a cluster.
+#[derive(schemars::JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ClusterPhase {
+    /// Not every node was armed yet since the cluster was created.
+    Pending,
+    /// Every node votes.
+    Ready,
+    /// A majority votes, but not every node.
+    Degraded,
+    /// Less than a majority votes: no lock can be granted.
+    Unavailable,
+}
+
+/// One node of a cluster.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeStatus {
+    /// Name of the node, its pod and its Service: `<cluster>-<index>`.
+    pub name: String,
+    /// Where the node stands.
+    pub state: NodeState,
+    /// DNS name and port of the node's Service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// UID of the pod that this row speaks of; of the last one while there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_uid: Option<String>,
+    /// `run_id` of the server process for which the operator last wrote the armed marker. It is recorded before the
+    /// marker is written: a server with this `run_id` and no marker has lost its data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<String>,
+    /// How often the node went away or lost its data since the cluster was created.
+    #[serde(default)]
+    pub crashes: i64,
+    /// When the operator last saw that the node had gone, or had lost its data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_crash_time: Option<MicroTime>,
+    /// Until when the node is kept out: `lastCrashTime` plus the restart delay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart_not_before: Option<MicroTime>,
+    /// Why the node is in this state, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// Where a node stands.
+#[derive(schemars::JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NodeState {
+    /// Its pod is being created or is starting.
+    Starting,
+    /// It votes.
+    Armed,
+    /// It is kept out until `restartNotBefore`.
+    Quarantined,
+    /// Its pod is being deleted, or its machine does not answer; its place is kept until the pod is surely gone.
+    Terminating,
+    /// Its pod runs, but the operator cannot reach it.
+    Unreachable,
+    /// It runs, but not as a lock node must (a replica, an eviction policy, foreign data): it is not armed.
+    Misconfigured,
+}
+
+impl RedisLockClusterSpec {
+    /// The cap on any lease of this cluster.
+    #[must_use]
+    pub fn max_ttl(&self) -> StdDuration {
+        self.max_ttl.map_or(DEFAULT_MAX_TTL, Into::into)
+    }
+
+    /// How long a node that went away is kept out. Never less than [`Self::max_ttl`], whatever was stored.
+    #[must_use]
+    pub fn restart_delay(&self) -> StdDuration {
+        let delay = self.restart_delay.map_or(self.max_ttl() + RESTART_DELAY_MARGIN, Into::into);
+        delay.max(self.max_ttl())
+    }
+
+    /// Limit on one call to one node.
+    #[must_use]
+    pub fn node_timeout(&self) -> StdDuration {
+        self.node_timeout.map_or(DEFAULT_NODE_TIMEOUT, Into::into)
+    }
+
+    /// Whether a `DistributedLock` of `namespace` may use this cluster, which lives in `own`.
+    #[must_use]
+    pub fn admits(&self, own: &str, namespace: &str) -> bool {
+        own == namespace || self.allowed_namespaces.as_ref().is_some_and(|a| a.from == NamespacesFrom::All)
+    }
+}

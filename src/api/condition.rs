@@ -1,0 +1,94 @@
+//! Condition types and reasons of both kinds, and how a list of conditions is updated.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+/// `RedisLockCluster`: a majority of the nodes votes, so locks can be granted.
+pub const AVAILABLE: &str = "Available";
+/// `RedisLockCluster`: every node votes.
+pub const READY: &str = "Ready";
+/// `RedisLockCluster`: something is on its way (a node starts, or waits out its delay).
+pub const PROGRESSING: &str = "Progressing";
+/// Both kinds: the spec can be carried out.
+pub const CONFIG_VALID: &str = "ConfigValid";
+/// `DistributedLock`: somebody holds it (with `spec.holder`: this resource does). `Unknown` where it cannot be proven.
+pub const HELD: &str = "Held";
+/// `DistributedLock`: its cluster exists and a majority of the nodes answers.
+pub const CLUSTER_AVAILABLE: &str = "ClusterAvailable";
+
+/// Status of a condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Truth {
+    /// It is so.
+    True,
+    /// It is not so.
+    False,
+    /// It cannot be proven either way.
+    Unknown,
+}
+
+impl Truth {
+    /// The word that Kubernetes uses.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
+impl From<bool> for Truth {
+    fn from(value: bool) -> Self {
+        if value { Self::True } else { Self::False }
+    }
+}
+
+/// Sets the condition `type_`, keeping `lastTransitionTime` where the status word stays the same (the Kubernetes API
+/// convention), so that an unchanged condition compares equal and is not written again.
+pub fn set_condition(
+    conditions: &mut Vec<Condition>,
+    type_: &str,
+    truth: Truth,
+    reason: &str,
+    message: impl Into<String>,
+    generation: Option<i64>,
+    now: Timestamp,
+) {
+    let known = conditions.iter().position(|c| c.type_ == type_);
+    let since = known.map(|at| &conditions[at]).filter(|c| c.status == truth.as_str());
+    let condition = Condition {
+        type_: type_.to_owned(),
+        status: truth.as_str().to_owned(),
+        reason: reason.to_owned(),
+        message: message.into(),
+        observed_generation: generation,
+        last_transition_time: since.map_or(Time(now), |c| c.last_transition_time.clone()),
+    };
+    match known {
+        Some(at) => conditions[at] = condition,
+        None => conditions.push(condition),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn the_transition_time_moves_only_with_the_status() {
+        let mut all = Vec::new();
+        set_condition(&mut all, HELD, Truth::False, "Contended", "held by x", Some(1), at(10));
+        set_condition(&mut all, HELD, Truth::False, "NoQuorum", "2/5 answer", Some(1), at(20));
+        assert_eq!(all[0].last_transition_time, Time(at(10)));
+        assert_eq!(all[0].reason, "NoQuorum");
+        set_condition(&mut all, HELD, Truth::True, "Acquired", "", Some(2), at(30));
+        assert_eq!(all[0].last_transition_time, Time(at(30)));
+        assert_eq!(all.len(), 1);
+    }
+}

@@ -1,0 +1,190 @@
+//! `DistributedLock`: one named lock on a `RedisLockCluster`, held by the operator for a named holder, or by pods.
+
+use std::time::Duration as StdDuration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, MicroTime};
+use kube::core::Duration;
+use kube::{CustomResource, KubeSchema, ResourceExt};
+use serde::{Deserialize, Serialize};
+
+/// Time to live of a lease that does not say otherwise.
+pub const DEFAULT_TTL: StdDuration = StdDuration::from_secs(30);
+
+/// A named lock. With `spec.holder` the operator takes and keeps it; without, `status` shows which pod holds it.
+#[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "redlock.dev",
+    version = "v1alpha1",
+    kind = "DistributedLock",
+    namespaced,
+    status = "DistributedLockStatus",
+    shortname = "dlock",
+    category = "redlock",
+    derive = "PartialEq",
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Holder", type_ = "string", json_path = ".status.holder"),
+    printcolumn(name = "Token", type_ = "integer", json_path = ".status.fencingToken"),
+    printcolumn(name = "Votes", type_ = "string", json_path = ".status.votes"),
+    printcolumn(name = "Valid until", type_ = "string", json_path = ".status.validUntil", priority = 1),
+    printcolumn(name = "Cluster", type_ = "string", json_path = ".spec.clusterRef.name", priority = 1),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    selectable = ".spec.clusterRef.name"
+)]
+#[cfg_attr(test, kube(cel))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = Rule::new("has(self.holder) == has(oldSelf.holder)")
+    .message("holder cannot be added or removed: whether the operator or pods hold the lock is decided when it is created")
+    .field_path(".holder"))]
+#[x_kube(validation = Rule::new("has(self.key) == has(oldSelf.key)")
+    .message("key cannot be added or removed later: create another DistributedLock")
+    .field_path(".key"))]
+pub struct DistributedLockSpec {
+    /// The cluster that keeps the lock. Cannot be changed.
+    #[x_kube(validation = Rule::new("self == oldSelf")
+        .message("clusterRef cannot be changed: create another DistributedLock on the other cluster"))]
+    pub cluster_ref: ClusterRef,
+
+    /// Name of the lock within its namespace; default `metadata.name`. `DistributedLock`s of a namespace with the same
+    /// key contend. Cannot be changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 128))]
+    #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$')")
+        .message("key may have letters, digits and . _ / - and must begin and end with a letter or digit"))]
+    #[x_kube(validation = Rule::new("self == oldSelf")
+        .message("key cannot be changed: create another DistributedLock"))]
+    pub key: Option<String>,
+
+    /// In whose name the operator takes and keeps the lock, such as `job/nightly-report`. Absent: the holders are pods
+    /// (leader election), and status only observes. Cannot be changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 128))]
+    #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9]([A-Za-z0-9._:/-]*[A-Za-z0-9])?$')")
+        .message("holder may have letters, digits and . _ : / - and must begin and end with a letter or digit"))]
+    #[x_kube(validation = Rule::new("self == oldSelf")
+        .message("holder cannot be changed: the next holder creates a DistributedLock of its own with the same key"))]
+    pub holder: Option<String>,
+
+    /// How long a grant lasts, and how it is kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<LeaseSpec>,
+}
+
+/// The cluster that keeps a lock.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClusterRef {
+    /// Name of the `RedisLockCluster`.
+    #[schemars(length(min = 1, max = 50))]
+    pub name: String,
+    /// Its namespace; default the lock's own. Another namespace must be admitted by the cluster's `allowedNamespaces`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    pub namespace: Option<String>,
+}
+
+/// How long a grant lasts, and how it is kept.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = Rule::new(
+    "!has(self.renewEvery) || duration(self.renewEvery) <= duration(has(self.ttl) ? self.ttl : '30s') / 2"
+).message("renewEvery must be at most half of ttl (30s by default), so that one failed renewal does not lose the lock").field_path(".renewEvery"))]
+pub struct LeaseSpec {
+    /// Time to live of the lock on each node, 1s to 24h and at most the cluster's maxTTL; default 30s. If its keeper dies,
+    /// the lock is free after this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    #[x_kube(validation = Rule::new("duration(self) >= duration('1s') && duration(self) <= duration('24h')")
+        .message("ttl must be a duration from 1s to 24h, such as 30s"))]
+    pub ttl: Option<Duration>,
+    /// How often the lease is renewed back to the full ttl, at least 100ms; default ttl/3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    #[x_kube(validation = Rule::new("duration(self) >= duration('100ms')")
+        .message("renewEvery must be a duration of at least 100ms, such as 10s"))]
+    pub renew_every: Option<Duration>,
+}
+
+/// What the operator reports of a lock.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DistributedLockStatus {
+    /// Summary in a word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<LockPhase>,
+    /// Who holds the key now, this resource or another; absent while nobody does, or nobody can tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<String>,
+    /// Fencing token of the present grant: larger at each grant of the key. A guarded resource refuses smaller ones than
+    /// the largest it has seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fencing_token: Option<i64>,
+    /// When the present grant was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acquire_time: Option<MicroTime>,
+    /// When the lease was last renewed (sent, not answered).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renew_time: Option<MicroTime>,
+    /// Until when the lease is proven, were it not renewed again. For people: nothing may decide by comparing it with a
+    /// clock of another machine. Left out rather than shown in the past.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub valid_until: Option<MicroTime>,
+    /// What was left of the lease at `renewTime`, such as `29.7s`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validity: Option<String>,
+    /// Nodes that held the lease of all, such as `5/5`, as of `renewTime`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub votes: Option<String>,
+    /// How often the key changed hands as far as this resource saw.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transitions: Option<i64>,
+    /// `metadata.generation` that this status speaks of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// `Held`, `ClusterAvailable`, `ConfigValid`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+}
+
+/// Summary of a lock.
+#[derive(schemars::JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LockPhase {
+    /// Not yet tried, or nobody holds it (a lock that pods hold).
+    Pending,
+    /// Another holds the key, or less than a majority of nodes answers; tried again until granted.
+    Waiting,
+    /// Held: by this resource, or, without `spec.holder`, by the pod in `status.holder`.
+    Held,
+    /// The lease ended against the holder's will; it is being acquired again.
+    Lost,
+    /// Cannot work as it is written; the condition `ConfigValid` says why.
+    Failed,
+}
+
+impl DistributedLockSpec {
+    /// Time to live of the lease.
+    #[must_use]
+    pub fn ttl(&self) -> StdDuration {
+        self.lease.as_ref().and_then(|l| l.ttl).map_or(DEFAULT_TTL, Into::into)
+    }
+
+    /// How often the lease is renewed.
+    #[must_use]
+    pub fn renew_every(&self) -> StdDuration {
+        self.lease.as_ref().and_then(|l| l.renew_every).map_or(self.ttl() / 3, Into::into)
+    }
+}
+
+impl DistributedLock {
+    /// Name of the lock within its namespace.
+    #[must_use]
+    pub fn key(&self) -> String {
+        self.spec.key.clone().unwrap_or_else(|| self.name_any())
+    }
+
+    /// Namespace of the cluster that keeps the lock.
+    #[must_use]
+    pub fn cluster_namespace(&self) -> String {
+        self.spec.cluster_ref.namespace.clone().or_else(|| self.namespace()).unwrap_or_default()
+    }
+}

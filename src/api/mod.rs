@@ -1,0 +1,20 @@
+//! The two kinds of `redlock.dev/v1alpha1`: types, validation rules, columns and conditions. No IO.
+//!
+//! # Layout
+//! - [`cluster`]: `RedisLockCluster`, a set of independent Redis masters
+//! - [`lock`]: `DistributedLock`, one named lock on such a cluster
+//! - [`condition`]: the condition types and reasons of both, and how a list of conditions is updated
+//! - [`crds`]: the two `CustomResourceDefinition`s as they are committed in `crds/`
+
+pub mod cluster;
+pub mod condition;
+pub mod crds;
+pub mod lock;
+
+pub use cluster::{RedisLockCluster, RedisLockClusterSpec, RedisLockClusterStatus};
+pub use lock::{DistributedLock, DistributedLockSpec, DistributedLockStatus};
+
+/// API group of both kinds.
+pub const GROUP: &str = "redlock.dev";
+/// The version served and stored.
+pub const VERSION: &str = "v1alpha1";

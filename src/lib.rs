@@ -1,0 +1,16 @@
+//! Named locks and leader election for Kubernetes: leases on a majority of independent Redis masters (RedLock).
+//!
+//! # Layout
+//! - [`api`]: the kinds `RedisLockCluster` and `DistributedLock`
+//! - [`redlock`]: the lock engine; knows nothing of Kubernetes
+//! - [`cluster`]: controller of `RedisLockCluster`: keeps the masters, keeps a crashed one out until it can do no harm
+//! - [`lock`]: controller of `DistributedLock`: takes, keeps, observes and gives back locks
+//! - [`operator`]: wiring of both controllers: leadership, health, metrics, events, shutdown
+//! - [`agent`]: the sidecar that elects a leader among pods, straight on the masters
+
+pub mod agent;
+pub mod api;
+pub mod cluster;
+pub mod lock;
+pub mod operator;
+pub mod redlock;

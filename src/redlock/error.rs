@@ -1,0 +1,222 @@
+//! What can go wrong, which node said so, and the bounded words for it.
+
+use std::fmt;
+use std::time::Duration;
+
+/// The words for what went wrong: reasons of conditions, labels of metrics, and what exit codes are made from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Reason {
+    /// Another holds the lock.
+    Contended,
+    /// Too few nodes answered.
+    NoQuorum,
+    /// A majority answered, but too late for what is left of the lease to be of use.
+    TooSlow,
+    /// Nodes are up but kept out until they can do no harm.
+    Quarantined,
+    /// Nodes refuse the credentials, or do not permit a command.
+    Auth,
+    /// Nodes are not fit to keep locks: a replica, loading, or unable to write.
+    Misconfigured,
+    /// Nodes are out of memory.
+    OutOfMemory,
+    /// The lease had already ended.
+    Expired,
+    /// Another has the lock, or may have had it since.
+    Lost,
+    /// What was asked for cannot be given: a TTL of zero or above the cap.
+    Invalid,
+    /// The client was shut down.
+    Closed,
+}
+
+impl Reason {
+    /// The word, in the form that Kubernetes wants of a condition's reason.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Contended => "Contended",
+            Self::NoQuorum => "NoQuorum",
+            Self::TooSlow => "TooSlow",
+            Self::Quarantined => "Quarantined",
+            Self::Auth => "Auth",
+            Self::Misconfigured => "Misconfigured",
+            Self::OutOfMemory => "OutOfMemory",
+            Self::Expired => "Expired",
+            Self::Lost => "Lost",
+            Self::Invalid => "Invalid",
+            Self::Closed => "Closed",
+        }
+    }
+}
+
+/// Why a node gave no vote.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum NodeError {
+    /// There is no connection: refused, reset, no such host, or not tried again yet.
+    #[error("not reachable: {0}")]
+    Unreachable(String),
+    /// No answer within the limit on a call.
+    #[error("no answer in time")]
+    Timeout,
+    /// It runs, but its armed marker is missing or names another server process.
+    #[error("kept out (not armed)")]
+    Quarantined,
+    /// It refuses the credentials, or does not permit a command or key.
+    #[error("refused: {0}")]
+    Auth(String),
+    /// It is not fit to keep locks.
+    #[error("not fit to keep locks: {0}")]
+    Misconfigured(String),
+    /// It has no memory left for the key.
+    #[error("out of memory")]
+    OutOfMemory,
+    /// It answered something that this version does not understand.
+    #[error("unexpected answer: {0}")]
+    Protocol(String),
+}
+
+impl NodeError {
+    /// The bounded word for it.
+    #[must_use]
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Unreachable(_) | Self::Timeout => Reason::NoQuorum,
+            Self::Quarantined => Reason::Quarantined,
+            Self::Auth(_) => Reason::Auth,
+            Self::Misconfigured(_) | Self::Protocol(_) => Reason::Misconfigured,
+            Self::OutOfMemory => Reason::OutOfMemory,
+        }
+    }
+}
+
+/// A node that gave no vote, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeFailure {
+    /// Name of the node.
+    pub node: String,
+    /// Why it gave no vote.
+    pub error: NodeError,
+}
+
+impl fmt::Display for NodeFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.node, self.error)
+    }
+}
+
+/// Why an operation on a lock did not succeed.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Error {
+    /// Another holds the lock (or as many contenders as to leave nobody a majority).
+    #[error("held by {}", holder.as_deref().unwrap_or("several contenders"))]
+    Contended {
+        /// Value of the key on the most nodes, if it was read: `<identity>@<token>`, or another library's.
+        holder: Option<String>,
+        /// When its lease ends, at the earliest, unless it is renewed.
+        remaining: Option<Duration>,
+    },
+    /// Too few nodes gave a usable answer.
+    #[error("{usable} of {nodes} nodes usable, {needed} needed ({})", list(failures))]
+    NoQuorum {
+        /// Nodes that gave a usable answer.
+        usable: usize,
+        /// Nodes needed.
+        needed: usize,
+        /// Nodes configured.
+        nodes: usize,
+        /// What the others said.
+        failures: Vec<NodeFailure>,
+    },
+    /// A majority agreed, but less is left of the lease than the caller needs. It was given back.
+    #[error("{left:?} left of the lease, {needed:?} needed")]
+    TooSlow {
+        /// What was left.
+        left: Duration,
+        /// What the caller asked for at least.
+        needed: Duration,
+    },
+    /// The lease had already ended. Nothing was changed on any node.
+    #[error("the lease had already ended")]
+    Expired,
+    /// Another has the lock, or may have had it since: a majority of nodes does not hold this owner.
+    #[error("lost: {held_elsewhere} of {nodes} nodes do not hold this lease")]
+    Lost {
+        /// Nodes that answered and do not hold this owner.
+        held_elsewhere: usize,
+        /// Nodes configured.
+        nodes: usize,
+    },
+    /// The TTL is zero, above a node's cap, or otherwise not to be had.
+    #[error("{0}")]
+    Invalid(String),
+    /// The client was shut down.
+    #[error("the client was shut down")]
+    Closed,
+}
+
+fn list(failures: &[NodeFailure]) -> String {
+    failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+impl Error {
+    /// The bounded word for it. Of several nodes' different failures the most frequent gives it; where none stands out
+    /// it is [`Reason::NoQuorum`].
+    #[must_use]
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Contended { .. } => Reason::Contended,
+            Self::NoQuorum { failures, .. } => prevailing(failures),
+            Self::TooSlow { .. } => Reason::TooSlow,
+            Self::Expired => Reason::Expired,
+            Self::Lost { .. } => Reason::Lost,
+            Self::Invalid(_) => Reason::Invalid,
+            Self::Closed => Reason::Closed,
+        }
+    }
+}
+
+fn prevailing(failures: &[NodeFailure]) -> Reason {
+    let count = |reason| failures.iter().filter(|f| f.error.reason() == reason).count();
+    let mut reasons: Vec<_> = failures.iter().map(|f| f.error.reason()).collect();
+    reasons.sort_unstable();
+    reasons.dedup();
+    let most = reasons.iter().map(|&r| count(r)).max().unwrap_or(0);
+    match reasons.iter().filter(|&&r| count(r) == most).collect::<Vec<_>>()[..] {
+        [&one] => one,
+        _ => Reason::NoQuorum,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn no_quorum(errors: &[NodeError]) -> Error {
+        let failures = errors.iter().map(|e| NodeFailure { node: "main-0".to_owned(), error: e.clone() }).collect();
+        Error::NoQuorum { usable: 5 - errors.len(), needed: 3, nodes: 5, failures }
+    }
+
+    #[test]
+    fn what_most_nodes_say_gives_the_reason() {
+        let (down, auth) = (NodeError::Unreachable("refused".to_owned()), NodeError::Auth("WRONGPASS".to_owned()));
+        for (errors, reason) in [
+            (vec![down.clone(); 3], Reason::NoQuorum),
+            (vec![NodeError::Quarantined, NodeError::Quarantined, down.clone()], Reason::Quarantined),
+            (vec![auth.clone(), auth.clone(), auth.clone()], Reason::Auth),
+            (vec![auth, NodeError::Quarantined, down], Reason::NoQuorum),
+            (vec![NodeError::OutOfMemory; 3], Reason::OutOfMemory),
+        ] {
+            assert_eq!(no_quorum(&errors).reason(), reason, "{errors:?}");
+        }
+    }
+
+    #[test]
+    fn the_message_names_each_node_and_what_it_said() {
+        let error = no_quorum(&[NodeError::Timeout, NodeError::Quarantined, NodeError::OutOfMemory]);
+        assert_eq!(
+            error.to_string(),
+            "2 of 5 nodes usable, 3 needed (main-0: no answer in time; main-0: kept out (not armed); main-0: out of memory)"
+        );
+    }
+}

@@ -1,0 +1,30 @@
+//! The lock engine: leases on a majority of independent Redis masters, by the RedLock algorithm. Knows nothing of Kubernetes.
+//!
+//! # Layout
+//! - [`quorum`]: how many votes make a majority, and when an outcome is decided
+//! - [`validity`]: until when a grant is proven, on the holder's own monotonic clock
+//! - [`fence`]: fencing tokens and the clock that proposes them
+//! - [`key`]: names of locks and what they are called on a node; [`owner`]: who holds a key
+//! - [`error`]: what can go wrong, which node said so, and the bounded words for it
+//! - [`node`]: what the engine asks of a node; [`redis_node`]: a Redis server as such
+//! - [`client`]: acquire, renew, release and read by vote
+//! - [`lease`]: a held lock, watched and renewed until it is released or lost
+
+pub mod client;
+pub mod error;
+pub mod fence;
+pub mod key;
+pub mod lease;
+pub mod node;
+pub mod owner;
+pub mod quorum;
+pub mod redis_node;
+pub mod validity;
+
+pub use client::{Client, Observation, Released, Wait};
+pub use error::{Error, NodeError, Reason};
+pub use fence::Token;
+pub use key::LockKey;
+pub use lease::{Grant, Lease, LeaseOptions, LeaseState, Loss, Renewal};
+pub use owner::Owner;
+pub use redis_node::{Address, Credentials, Endpoint, Marker, RedisNode};

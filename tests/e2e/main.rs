@@ -1,0 +1,3 @@
+//! Tests on a real Kubernetes.
+
+fn main() {}
