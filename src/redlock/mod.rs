@@ -31,4 +31,4 @@ pub use fence::Token;
 pub use key::LockKey;
 pub use lease::{Grant, Lease, LeaseOptions, LeaseState, Loss, Renewal};
 pub use owner::Owner;
-pub use redis_node::{Address, Credentials, Endpoint, Marker, RedisNode};
+pub use redis_node::{Address, Credentials, Endpoint, Health, Marker, RedisNode};

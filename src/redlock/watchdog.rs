@@ -11,7 +11,7 @@ use rand::RngExt as _;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::client::Client;
+use super::client::{Client, Released};
 use super::error::NodeFailure;
 use super::lease::{Grant, Lease, LeaseState, Loss, Order, Renewal};
 use super::node::{Kept, Node, Vote};
@@ -67,15 +67,22 @@ impl<N: Node> Watchdog<N> {
             }
             Err(Ok(Order::Abandon)) => {}
             Err(Ok(Order::Release(done))) => {
-                self.end(LeaseState::Released);
                 // Whoever asked may have gone meanwhile.
-                let _ = done.send(self.client.release(&self.bid.key, &self.bid.owner).await);
+                let _ = done.send(self.release().await);
             }
             // The lease was dropped.
-            Err(Err(_)) => {
-                self.end(LeaseState::Released);
-                self.client.release(&self.bid.key, &self.bid.owner).await;
-            }
+            Err(Err(_)) => drop(self.release().await),
+        }
+    }
+
+    /// Ends the lease for its holder, then gives it back on all nodes.
+    async fn release(&self) -> Released {
+        let held = self.held().is_some();
+        self.end(if held { LeaseState::Released } else { LeaseState::Lost(Loss::Expired) });
+        match self.client.release(&self.bid.key, &self.bid.owner).await {
+            // The nodes' keys outlive the validity by the drift: the holder had none any more.
+            Released::Held if !held => Released::AlreadyExpired,
+            found => found,
         }
     }
 

@@ -78,7 +78,7 @@ impl Endpoint {
             Address::Unix(path) => ConnectionAddr::Unix(path.clone()),
         };
         // RESP3: releases arrive on the connection that carries the commands.
-        let mut settings = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3);
+        let mut settings = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
         if let Some((username, password)) = self.credentials.load().await? {
             settings = settings.set_username(username).set_password(password);
         }
