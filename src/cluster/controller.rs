@@ -22,7 +22,7 @@ use super::monitor::{Finding, Monitors, Target};
 use super::names::NODE_SELECTOR;
 use super::resolve::{Found, resolve};
 use super::roll::replace_outdated;
-use super::snapshot::ServerFound;
+use super::snapshot::{ServerFound, Slot};
 use super::status::{self, notices, summarize};
 use super::validate::{self, Problem};
 use crate::api::cluster::{NodeState, NodeStatus};
@@ -180,7 +180,9 @@ async fn pass(cluster: &RedisLockCluster, shared: &Shared) -> Result<Next, Error
             memory.gone.insert(decision.row.name.clone(), Instant::now());
             operator.metrics.node_crashed(&found.cluster.namespace().unwrap_or_default(), &found.cluster.name_any());
         }
-        if decision.action == Action::Create && (blocked || service.foreign().is_some()) {
+        // The Service comes before the pod: it is what tells later that the node was started.
+        let unaddressed = matches!(service, Slot::Foreign(_) | Slot::Orphan);
+        if decision.action == Action::Create && (blocked || unaddressed) {
             decision.action = Action::Nothing;
             decision.row.message =
                 service.foreign().map(|name| format!("{name} exists and does not belong to this cluster"));
