@@ -29,5 +29,5 @@ trap 'exit 130' INT TERM
 acquire_cluster
 load_image "$image"
 say "end-to-end tests"
-E2E_IMAGE=$(image_tag) E2E_REDIS_IMAGE=${REDIS_IMAGE:-} \
+E2E_OPERATOR_IMAGE=$(image_tag) E2E_REDIS_IMAGE=${REDIS_IMAGE:-} \
   cargo test --test e2e -- --test-threads="${E2E_THREADS:-4}" "$@"

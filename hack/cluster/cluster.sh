@@ -38,7 +38,8 @@ export KUBECONFIG=$STATE/admin.kubeconfig
 
 usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
 
-# One start or stop at a time on this machine. Descriptor 9 is closed in everything that stays (see `start`).
+# One start or stop at a time on this machine. Descriptor 9 is closed in everything that stays (see `start`), but not in
+# what an `up` forks for its own work: after a kill -9 the next `down` waits for these, lest they start more behind its back.
 lock_cluster() {
   mkdir -p "$CACHE"
   exec 9>>"$CACHE/cluster.lock"

@@ -4,13 +4,13 @@
 
 CLUSTER_SH=hack/cluster/cluster.sh
 
-is_own_cluster() { [[ ${USE_EXISTING_CLUSTER:-} == 1 ]]; }
+uses_existing_cluster() { [[ ${USE_EXISTING_CLUSTER:-} == 1 ]]; }
 
 image_tag() { echo "docker.io/library/redlock-operator:$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)"; }
 
 acquire_cluster() {
   local environment
-  if is_own_cluster; then
+  if uses_existing_cluster; then
     [[ -n ${KUBECONFIG:-} ]] || die "USE_EXISTING_CLUSTER=1 needs KUBECONFIG to say which cluster"
     if ! have kubectl || ! have helm; then
       die "kubectl and helm are needed for a cluster of your own" "$CLUSTER_SH build kubernetes tools; eval \"\$($CLUSTER_SH env)\" in that order also brings them."
@@ -25,10 +25,10 @@ acquire_cluster() {
   fi
 }
 
-release_cluster() { is_own_cluster || "$CLUSTER_SH" down; }
+release_cluster() { uses_existing_cluster || "$CLUSTER_SH" down; }
 
 load_image() { # ARCHIVE
-  if is_own_cluster; then
+  if uses_existing_cluster; then
     say "not loading $(image_tag): on a cluster of your own that is yours to do, e.g. by one of" \
       "'kind load image-archive $1', 'minikube image load $1'"
   else
@@ -50,6 +50,6 @@ dump_cluster() {
       kubectl -n "$namespace" logs "$pod" --all-containers --prefix --tail=5000 >"$dir/pods/$namespace.$pod.log" 2>&1 </dev/null
       kubectl -n "$namespace" logs "$pod" --all-containers --prefix --previous >"$dir/pods/$namespace.$pod.previous.log" 2>/dev/null </dev/null
     done
-  is_own_cluster || cp -r "${KUBE_DEV_STATE:-/tmp/kube-dev}/log" "$dir/cluster" 2>/dev/null
+  uses_existing_cluster || cp -r "${KUBE_DEV_STATE:-/tmp/kube-dev}/log" "$dir/cluster" 2>/dev/null
   find "$dir" -empty -delete
 }

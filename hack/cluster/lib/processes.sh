@@ -13,10 +13,12 @@ start() { # NAME COMMAND...
 }
 
 # start_time PID: when the process began, in clock ticks since boot (the 22nd field of stat; the second may hold blanks).
+# False for one that has ended and was not collected yet.
 start_time() {
   local stat fields
   { stat=$(<"/proc/$1/stat"); } 2>/dev/null || return 1
   read -ra fields <<<"${stat##*) }"
+  [[ ${fields[0]} != Z ]] || return 1
   echo "${fields[19]}"
 }
 
