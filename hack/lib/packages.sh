@@ -24,7 +24,7 @@ install_packages() {
   local log
   log=$(mktemp)
   # A package list that is a day old names versions which are no longer served: refresh it once, then install.
-  if ! { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"; } \
+  if ! { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends -o DPkg::Lock::Timeout=120 "$@"; } \
     >"$log" 2>&1 </dev/null; then
     tail -n 15 "$log" >&2
     die "apt could not install: $*" "The whole output is in $log."
