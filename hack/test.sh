@@ -9,7 +9,10 @@ mkdir -p target
 log=target/test.log
 : >"$log"
 
-count() { grep -oE "[0-9]+ $1;" "$log" | awk '{n += $1} END {print n + 0}'; }
+# count passed|failed: over the closing lines of all test programs.
+count() {
+  awk -v what="$1;" '/^test result:/ {for (i = 2; i <= NF; i++) if ($i == what) n += $(i - 1)} END {print n + 0}' "$log"
+}
 summary() {
   local rc=$?
   local failed

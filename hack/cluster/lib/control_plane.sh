@@ -49,7 +49,7 @@ start_control() { # NAME COMMAND...
 start_etcd() {
   start_control etcd etcd --data-dir "$STATE/etcd" --listen-client-urls http://127.0.0.1:2379 \
     --advertise-client-urls http://127.0.0.1:2379 --listen-peer-urls http://127.0.0.1:2380 --unsafe-no-fsync \
-    --heartbeat-interval=20 --election-timeout=200
+    --heartbeat-interval=50 --election-timeout=250
 }
 
 start_control_plane() {
