@@ -2,6 +2,7 @@
 
 pub mod events;
 pub mod leadership;
+pub mod lease;
 pub mod metrics;
 
 use events::Events;
