@@ -3,5 +3,6 @@
 mod acquire;
 mod faults;
 mod keep;
+mod keeper;
 mod server;
 mod waiting;
