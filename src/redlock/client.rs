@@ -1,16 +1,26 @@
-//! Acquire, renew, release and read by vote.
+//! The client of N nodes: asks them all at once and decides by majority.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::error::{Error, NodeFailure};
-use super::fence::Token;
+use futures::FutureExt as _;
+use futures::stream::{FuturesUnordered, StreamExt as _};
+use tokio::time::Instant;
+
+use super::error::{Error, NodeError, NodeFailure};
+use super::fence::{Token, TokenClock};
 use super::key::LockKey;
-use super::lease::{Lease, LeaseOptions};
-use super::node::Node;
+use super::lease::{Grant, Lease, LeaseOptions};
+use super::node::{Kept, Node, Reading};
 use super::owner::Owner;
-use super::quorum::Quorum;
+use super::quorum::{Decision, Quorum};
 use super::redis_node::RedisNode;
+use super::validity::{drift, valid_until};
+use super::vote::{self, Bid};
+use super::wait;
+use super::watchdog;
 
 /// How long to wait for a lock that another holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,11 +43,12 @@ pub enum Released {
 }
 
 /// What a majority of nodes shows of a lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observation {
     /// Value of the key on a majority of nodes: somebody holds the lock.
     pub holder: Option<String>,
-    /// What is left of it on the node of that majority where the least is left, less drift and the time of the answer.
+    /// What is surely left of that lease: while so much of it is left, a majority holds it (less drift, counted from when
+    /// the question was sent).
     pub remaining: Option<Duration>,
     /// Nodes that show this holder.
     pub votes: usize,
@@ -50,13 +61,24 @@ pub struct Observation {
 /// A client of N independent nodes. Cheap to clone; clones share connections.
 #[derive(Debug)]
 pub struct Client<N: Node = RedisNode> {
+    inner: Arc<Inner<N>>,
+}
+
+#[derive(Debug)]
+struct Inner<N> {
     nodes: Arc<[N]>,
     node_timeout: Duration,
+    tokens: Arc<TokenClock>,
+    /// Who of this process contends for a key, in order of arrival.
+    turns: Mutex<HashMap<LockKey, Weak<tokio::sync::Mutex<()>>>>,
 }
+
+/// One clock for the whole process: two of its clients never propose the same token.
+static TOKENS: LazyLock<Arc<TokenClock>> = LazyLock::new(Arc::default);
 
 impl<N: Node> Clone for Client<N> {
     fn clone(&self) -> Self {
-        Self { nodes: Arc::clone(&self.nodes), node_timeout: self.node_timeout }
+        Self { inner: Arc::clone(&self.inner) }
     }
 }
 
@@ -64,43 +86,249 @@ impl<N: Node> Client<N> {
     /// A client of these nodes. `node_timeout` limits each call to one node; 50 ms unless nodes are far apart.
     #[must_use]
     pub fn new(nodes: impl IntoIterator<Item = N>, node_timeout: Duration) -> Self {
-        Self { nodes: nodes.into_iter().collect(), node_timeout }
+        let nodes = nodes.into_iter().collect();
+        Self { inner: Arc::new(Inner { nodes, node_timeout, tokens: Arc::clone(&TOKENS), turns: Mutex::default() }) }
     }
 
     /// Its nodes.
     #[must_use]
     pub fn nodes(&self) -> &[N] {
-        &self.nodes
+        &self.inner.nodes
     }
 
     /// The majority of its nodes.
     #[must_use]
     pub fn quorum(&self) -> Quorum {
-        Quorum::of(self.nodes.len())
+        Quorum::of(self.inner.nodes.len())
     }
 
     /// Takes the lock if it is free now.
-    pub async fn try_acquire(&self, _key: &LockKey, _options: &LeaseOptions) -> Result<Lease, Error> {
-        todo!()
+    pub async fn try_acquire(&self, key: &LockKey, options: &LeaseOptions) -> Result<Lease, Error> {
+        let granted = vote::acquire(self, key, options).await?;
+        Ok(watchdog::start(self.clone(), granted, options.renewal))
     }
 
-    /// Takes the lock, waiting while another holds it or too few nodes answer. The error is the last attempt's.
-    pub async fn acquire(&self, _key: &LockKey, _options: &LeaseOptions, _wait: Wait) -> Result<Lease, Error> {
-        todo!()
+    /// Takes the lock, waiting while another holds it or too few nodes answer. Contenders of this process get it in the
+    /// order in which they asked. When the time is over, the error is the last attempt's.
+    pub async fn acquire(&self, key: &LockKey, options: &LeaseOptions, wait: Wait) -> Result<Lease, Error> {
+        wait::acquire(self, key, options, wait).await
     }
 
-    /// Goes on with a grant that another process made: renews it once, and holds it if a majority still had it.
-    pub async fn adopt(&self, _key: &LockKey, _owner: &Owner, _options: &LeaseOptions) -> Result<Lease, Error> {
-        todo!()
+    /// Goes on with a grant that another process made: renews it once, and holds it if a majority still had it. Nothing
+    /// is seeded: this process has no validity of its own yet that would permit it.
+    pub async fn adopt(&self, key: &LockKey, owner: &Owner, options: &LeaseOptions) -> Result<Lease, Error> {
+        let bid = Arc::new(Bid { key: key.clone(), owner: owner.clone(), ttl: options.ttl });
+        self.inner.tokens.observe(owner.token());
+        let sent_at = Instant::now();
+        let mut answers = self.ask_renew(&bid, sent_at);
+        let quorum = self.quorum();
+        let (mut votes, mut elsewhere, mut failures) = (0, 0, Vec::new());
+        while let Some((index, answer)) = answers.next().await {
+            match answer {
+                Ok(Kept::Yes) => votes += 1,
+                Ok(Kept::Missing | Kept::Other) => elsewhere += 1,
+                Err(error) => failures.push(self.failure(index, error)),
+            }
+            if quorum.is_reached_by(elsewhere) {
+                return Err(Error::Lost { held_elsewhere: elsewhere, nodes: quorum.nodes() });
+            }
+        }
+        if !quorum.is_reached_by(votes) {
+            return Err(self.no_quorum(votes + elsewhere, failures));
+        }
+        let valid_until = valid_until(sent_at, options.ttl);
+        if Instant::now() >= valid_until {
+            return Err(Error::Expired);
+        }
+        let grant = Grant { acquired_at: sent_at, renewed_at: sent_at, valid_until, votes, renewals: 0 };
+        Ok(watchdog::start(self.clone(), vote::Granted { bid, grant, late: None }, options.renewal))
     }
 
-    /// Gives a grant back on all nodes. Never fails for long: ends within one limit on a call.
-    pub async fn release(&self, _key: &LockKey, _owner: &Owner) -> Released {
-        todo!()
+    /// Gives a grant back on all nodes. Ends as soon as a majority has answered, at the latest after one limit on a call;
+    /// what is then still on its way is carried out in the background.
+    pub async fn release(&self, key: &LockKey, owner: &Owner) -> Released {
+        let bid = Arc::new(Bid { key: key.clone(), owner: owner.clone(), ttl: Duration::ZERO });
+        let mut answers = self.ask_release(&bid, (0..self.nodes().len()).collect(), true);
+        let (mut held, mut not_held) = (0, 0);
+        let decision = loop {
+            match answers.next().await {
+                Some((_, Ok(true))) => held += 1,
+                Some((_, Ok(false))) => not_held += 1,
+                Some((_, Err(_))) => {}
+                None => break Decision::Open,
+            }
+            match self.quorum().decide(held, not_held) {
+                Decision::Open => {}
+                decided => break decided,
+            }
+        };
+        finish_in_background(answers);
+        match decision {
+            Decision::Yes => Released::Held,
+            Decision::No => Released::AlreadyExpired,
+            Decision::Open => Released::Unknown,
+        }
     }
 
-    /// Reads who holds the lock. [`Error::NoQuorum`] where too few nodes answer to tell.
-    pub async fn read(&self, _key: &LockKey) -> Result<Observation, Error> {
-        todo!()
+    /// Reads who holds the lock. [`Error::NoQuorum`] where too few nodes answer to tell whether anybody does.
+    pub async fn read(&self, key: &LockKey) -> Result<Observation, Error> {
+        let sent_at = Instant::now();
+        let readings = self.survey(key).await;
+        let quorum = self.quorum();
+        let fence = readings.iter().flatten().filter_map(|r| r.fence).max();
+        let failures: Vec<_> =
+            (0..).zip(&readings).filter_map(|(i, r)| r.as_ref().err().map(|e| self.failure(i, e.clone()))).collect();
+        let answered = readings.len() - failures.len();
+        let Some((holder, votes)) = most_shown(&readings) else {
+            return if quorum.is_reached_by(answered) {
+                Ok(Observation { fence, failures, ..Observation::default() })
+            } else {
+                Err(self.no_quorum(answered, failures))
+            };
+        };
+        if quorum.is_reached_by(votes) {
+            // A majority holds it until only q-1 of its nodes do: until the (votes-q+1)th expiry.
+            let mut left: Vec<_> = readings
+                .iter()
+                .flatten()
+                .filter(|r| r.owner.as_deref() == Some(holder.as_str()))
+                .map(|r| r.remaining.unwrap_or(Duration::MAX))
+                .collect();
+            left.sort_unstable();
+            let ends = left[votes - quorum.votes_needed()];
+            let remaining = ends.saturating_sub(drift(ends)).saturating_sub(sent_at.elapsed());
+            Ok(Observation { holder: Some(holder), remaining: Some(remaining), votes, fence, failures })
+        } else if quorum.is_reached_by(votes + failures.len()) {
+            Err(self.no_quorum(answered, failures))
+        } else {
+            Ok(Observation { fence, failures, ..Observation::default() })
+        }
     }
+
+    /// What each node knows of the lock; tokens seen are taken note of.
+    pub(super) async fn survey(&self, key: &LockKey) -> Vec<Result<Reading, NodeError>> {
+        let (key, deadline) = (Arc::new(key.clone()), Instant::now() + self.inner.node_timeout);
+        let mut answers = self.ask(0..self.nodes().len(), |nodes, index| {
+            let key = Arc::clone(&key);
+            async move { (index, nodes[index].read(&key, deadline).await) }
+        });
+        let mut readings = vec![Err(NodeError::Timeout); self.nodes().len()];
+        while let Some((index, reading)) = answers.next().await {
+            if let Ok(Reading { fence: Some(token), .. }) = reading {
+                self.inner.tokens.observe(token);
+            }
+            readings[index] = reading;
+        }
+        readings
+    }
+
+    /// A new token, larger than all seen.
+    pub(super) fn propose_token(&self) -> Result<Token, Error> {
+        // A wall clock before 1970 proposes the smallest token: the vote moves it up.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let micros = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
+        self.inner.tokens.propose(micros).ok_or_else(|| Error::Invalid("fencing tokens have run out".to_owned()))
+    }
+
+    /// The turn of this process's contenders for a key.
+    pub(super) fn turn(&self, key: &LockKey) -> Arc<tokio::sync::Mutex<()>> {
+        // The map is only looked up and added to: a panic cannot leave it half changed.
+        let mut turns = self.inner.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(turn) = turns.get(key).and_then(Weak::upgrade) {
+            return turn;
+        }
+        turns.retain(|_, turn| turn.strong_count() > 0);
+        let turn = Arc::default();
+        turns.insert(key.clone(), Arc::downgrade(&turn));
+        turn
+    }
+
+    /// Limit on one call to one node.
+    pub(super) fn node_timeout(&self) -> Duration {
+        self.inner.node_timeout
+    }
+
+    /// Calls the nodes of these indexes, all at once. The call answers with its index.
+    pub(super) fn ask<R: Future>(
+        &self,
+        indexes: impl IntoIterator<Item = usize>,
+        call: impl Fn(Arc<[N]>, usize) -> R,
+    ) -> Answers<R> {
+        indexes.into_iter().map(|index| call(Arc::clone(&self.inner.nodes), index)).collect()
+    }
+
+    /// Asks all nodes to renew.
+    pub(super) fn ask_renew(
+        &self,
+        bid: &Arc<Bid>,
+        sent_at: Instant,
+    ) -> Answers<impl Future<Output = (usize, Result<Kept, NodeError>)> + Send + 'static + use<N>> {
+        let deadline = sent_at + self.inner.node_timeout;
+        self.ask(0..self.nodes().len(), |nodes, index| {
+            let bid = Arc::clone(bid);
+            async move { (index, nodes[index].renew(&bid.key, &bid.owner, bid.ttl, deadline).await) }
+        })
+    }
+
+    /// Asks some nodes to delete what they hold of a grant.
+    fn ask_release(
+        &self,
+        bid: &Arc<Bid>,
+        indexes: Vec<usize>,
+        wake: bool,
+    ) -> Answers<impl Future<Output = (usize, Result<bool, NodeError>)> + Send + 'static + use<N>> {
+        let deadline = Instant::now() + self.inner.node_timeout;
+        self.ask(indexes, |nodes, index| {
+            let bid = Arc::clone(bid);
+            async move { (index, nodes[index].release(&bid.key, &bid.owner, wake, deadline).await) }
+        })
+    }
+
+    /// Deletes what is left of a grant, in the background. The requests are on their way when this returns, so that a
+    /// next attempt on the same connections comes after them.
+    pub(super) fn give_back(&self, bid: &Arc<Bid>, indexes: Vec<usize>, wake: bool) {
+        // Outside a runtime (its shutdown drops leases) nothing can be sent: the keys expire.
+        if tokio::runtime::Handle::try_current().is_err() {
+            return;
+        }
+        let mut answers = self.ask_release(bid, indexes, wake);
+        while let Some(Some(_)) = answers.next().now_or_never() {}
+        finish_in_background(answers);
+    }
+
+    /// That node, with what it said.
+    pub(super) fn failure(&self, index: usize, error: NodeError) -> NodeFailure {
+        NodeFailure { node: self.nodes()[index].name().to_owned(), error }
+    }
+
+    /// Too few nodes were usable.
+    pub(super) fn no_quorum(&self, usable: usize, failures: Vec<NodeFailure>) -> Error {
+        let quorum = self.quorum();
+        Error::NoQuorum { usable, needed: quorum.votes_needed(), nodes: quorum.nodes(), failures }
+    }
+}
+
+/// Answers as they come in, each with the index of its node.
+pub(super) type Answers<F> = FuturesUnordered<F>;
+
+/// Lets calls that nobody waits for come to their end: dropped, they might not be sent at all.
+pub(super) fn finish_in_background<F>(mut answers: Answers<F>)
+where
+    F: Future + Send + 'static,
+    F::Output: Send,
+{
+    if !answers.is_empty() {
+        tokio::spawn(async move { while answers.next().await.is_some() {} });
+    }
+}
+
+/// The owner that the most nodes show, and how many.
+pub(super) fn most_shown(readings: &[Result<Reading, NodeError>]) -> Option<(String, usize)> {
+    let mut shown: HashMap<&str, usize> = HashMap::new();
+    for owner in readings.iter().flatten().filter_map(|r| r.owner.as_deref()) {
+        *shown.entry(owner).or_default() += 1;
+    }
+    // Of two with as many nodes the larger text, so that the answer does not depend on the map's order.
+    let (owner, nodes) = shown.into_iter().max_by_key(|&(owner, nodes)| (nodes, owner))?;
+    Some((owner.to_owned(), nodes))
 }

@@ -71,6 +71,9 @@ pub enum NodeError {
     /// It has no memory left for the key.
     #[error("out of memory")]
     OutOfMemory,
+    /// It does not give a lease of that length: zero, or longer than its cap.
+    #[error("TTL is zero or above the node's cap")]
+    TtlRefused,
     /// It answered something that this version does not understand.
     #[error("unexpected answer: {0}")]
     Protocol(String),
@@ -86,6 +89,7 @@ impl NodeError {
             Self::Auth(_) => Reason::Auth,
             Self::Misconfigured(_) | Self::Protocol(_) => Reason::Misconfigured,
             Self::OutOfMemory => Reason::OutOfMemory,
+            Self::TtlRefused => Reason::Invalid,
         }
     }
 }

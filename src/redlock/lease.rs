@@ -1,8 +1,8 @@
-//! A held lock: watched by its holder, renewed until it is released or lost.
+//! A held lock, as its holder sees it.
 
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use super::client::Released;
@@ -23,7 +23,7 @@ pub enum Renewal {
 pub struct LeaseOptions {
     /// Who asks: unique among those that contend.
     pub identity: String,
-    /// Time to live of the lock on each node.
+    /// Time to live of the lock on each node: at least 10 ms, at most the nodes' cap. Counted in whole milliseconds.
     pub ttl: Duration,
     /// How it is kept.
     pub renewal: Renewal,
@@ -75,15 +75,45 @@ pub enum LeaseState {
     Released,
 }
 
+impl LeaseState {
+    /// The grant, if it is proven at `now`.
+    #[must_use]
+    pub fn valid_at(&self, now: Instant) -> Option<Grant> {
+        match self {
+            Self::Held(grant) if now < grant.valid_until => Some(*grant),
+            _ => None,
+        }
+    }
+}
+
+/// What a holder can ask of the watchdog.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// Stop, give the lock back, and say what was found.
+    Release(oneshot::Sender<Released>),
+    /// Stop, and leave the lock on the nodes.
+    Abandon,
+}
+
 /// A held lock. Dropped, it is released in the background.
 #[derive(Debug)]
 pub struct Lease {
     key: LockKey,
     owner: Owner,
     state: watch::Receiver<LeaseState>,
+    order: oneshot::Sender<Order>,
 }
 
 impl Lease {
+    pub(super) fn new(
+        key: LockKey,
+        owner: Owner,
+        state: watch::Receiver<LeaseState>,
+        order: oneshot::Sender<Order>,
+    ) -> Self {
+        Self { key, owner, state, order }
+    }
+
     /// The lock.
     #[must_use]
     pub fn key(&self) -> &LockKey {
@@ -102,31 +132,61 @@ impl Lease {
         self.state.clone()
     }
 
-    /// Whether it is proven held right now, by the local monotonic clock alone: no network, and no waiting.
+    /// Whether it is proven held right now, by the local monotonic clock alone: no network, and no waiting. Once false, it
+    /// stays false.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        todo!()
+        !self.validity().is_zero()
     }
 
     /// What is left of the proven hold; zero once it is over.
     #[must_use]
     pub fn validity(&self) -> Duration {
-        todo!()
+        // The state is locked before the clock is read: see the watchdog's extension of it.
+        let state = self.state.borrow();
+        let now = Instant::now();
+        state.valid_at(now).map_or(Duration::ZERO, |grant| grant.valid_until - now)
     }
 
-    /// Ends when the lease is lost or released. Never later than the end of validity (by the runtime's timer; whoever
-    /// is about to act asks [`Self::is_held`]).
+    /// Ends when the lease is lost or released, and says which. Never later than the end of validity, as far as the
+    /// runtime's timer is in time: whoever is about to act asks [`Self::is_held`].
     pub async fn ended(&self) -> LeaseState {
-        todo!()
+        let mut state = self.state.clone();
+        loop {
+            let valid_until = match *state.borrow_and_update() {
+                LeaseState::Held(grant) => grant.valid_until,
+                ended => return ended,
+            };
+            let over = tokio::time::sleep_until(valid_until);
+            tokio::select! {
+                changed = state.changed() => if changed.is_err() {
+                    // The watchdog is gone without a word (the runtime shuts down): what is proven stays proven.
+                    tokio::time::sleep_until(valid_until).await;
+                    return LeaseState::Lost(Loss::Expired);
+                },
+                () = over => if !self.is_held() {
+                    let ended = *state.borrow();
+                    return if matches!(ended, LeaseState::Held(_)) { LeaseState::Lost(Loss::Expired) } else { ended };
+                },
+            }
+        }
     }
 
-    /// Stops renewing, then gives the lock back on all nodes.
+    /// Stops renewing, then gives the lock back on all nodes; a second after a lost lease changes nothing. Goes on in the
+    /// background if the future is dropped.
     pub async fn release(self) -> Released {
-        todo!()
+        let (done, released) = oneshot::channel();
+        if self.order.send(Order::Release(done)).is_err() {
+            // The watchdog has ended by itself: the lease was lost, and what was left of it is being deleted.
+            return Released::AlreadyExpired;
+        }
+        // The watchdog may end before it reads the order, for the same reason.
+        released.await.unwrap_or(Released::AlreadyExpired)
     }
 
     /// Stops renewing and leaves the lock on the nodes as it is, for another process to [adopt](super::Client::adopt).
     pub fn abandon(self) {
-        todo!()
+        // A watchdog that has ended has nothing to stop.
+        let _ = self.order.send(Order::Abandon);
     }
 }

@@ -7,8 +7,9 @@
 //! - [`key`]: names of locks and what they are called on a node; [`owner`]: who holds a key
 //! - [`error`]: what can go wrong, which node said so, and the bounded words for it
 //! - [`node`]: what the engine asks of a node; [`redis_node`]: a Redis server as such
-//! - [`client`]: acquire, renew, release and read by vote
-//! - [`lease`]: a held lock, watched and renewed until it is released or lost
+//! - [`client`]: acquire, renew, release and read by majority; its private parts `vote` (one vote on a grant) and `wait` (for
+//!   a lock that another holds)
+//! - [`lease`]: a held lock, as its holder sees it; its private part `watchdog` keeps it
 
 pub mod client;
 pub mod error;
@@ -20,6 +21,9 @@ pub mod owner;
 pub mod quorum;
 pub mod redis_node;
 pub mod validity;
+mod vote;
+mod wait;
+mod watchdog;
 
 pub use client::{Client, Observation, Released, Wait};
 pub use error::{Error, NodeError, Reason};
@@ -27,4 +31,4 @@ pub use fence::Token;
 pub use key::LockKey;
 pub use lease::{Grant, Lease, LeaseOptions, LeaseState, Loss, Renewal};
 pub use owner::Owner;
-pub use redis_node::{Address, Credentials, Endpoint, Marker, RedisNode};
+pub use redis_node::{Address, Credentials, Endpoint, Health, Marker, RedisNode};

@@ -79,11 +79,12 @@ pub trait Node: Send + Sync + 'static {
         deadline: Instant,
     ) -> impl Future<Output = Result<Kept, NodeError>> + Send;
 
-    /// Deletes the key if it is `owner`'s, and wakes those who wait for it. Answers whether it was.
+    /// Deletes the key if it is `owner`'s, and with `wake` wakes those who wait for it. Answers whether it was.
     fn release(
         &self,
         key: &LockKey,
         owner: &Owner,
+        wake: bool,
         deadline: Instant,
     ) -> impl Future<Output = Result<bool, NodeError>> + Send;
 

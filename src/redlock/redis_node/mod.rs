@@ -1,0 +1,303 @@
+//! A Redis server as a node: three plain commands to acquire, a script for the rest, one connection for all.
+
+mod endpoint;
+mod link;
+mod script;
+mod subscriptions;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::{RedisResult, Value};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+pub use self::endpoint::{Address, Credentials, Endpoint, Marker};
+use self::link::{Link, LinkState, node_error};
+use self::script::{READ, RELEASE, RENEW, SEED, Script};
+use self::subscriptions::{Subscriptions, Waiter};
+use super::error::NodeError;
+use super::fence::Token;
+use super::key::{ARMED_KEY, LockKey};
+use super::node::{Kept, Node, Reading, Vote};
+use super::owner::Owner;
+
+/// Whether the server is connected and fit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// The first connection is still being made.
+    Connecting,
+    /// Connected to the server process with this `run_id`.
+    Up {
+        /// Names the server process; another after each restart.
+        run_id: String,
+    },
+    /// Not connected, and why.
+    Down(NodeError),
+}
+
+/// A Redis server as a node: one connection, kept and renewed in the background, shared by all locks of the process.
+#[derive(Debug)]
+pub struct RedisNode {
+    endpoint: Endpoint,
+    state: watch::Receiver<LinkState>,
+    subscriptions: Arc<Subscriptions>,
+    /// SUBSCRIBE and UNSUBSCRIBE of a channel must reach the server in the order in which its waiters came and went.
+    subscribing: Arc<tokio::sync::Mutex<()>>,
+    _stop: DropGuard,
+}
+
+impl RedisNode {
+    /// Begins to connect, in the background of the current tokio runtime, until the value is dropped.
+    #[must_use]
+    pub fn connect(endpoint: Endpoint) -> Self {
+        let (sender, state) = watch::channel(LinkState::Connecting);
+        let (subscriptions, stop) = (Arc::<Subscriptions>::default(), CancellationToken::new());
+        tokio::spawn(link::keep_connected(endpoint.clone(), Arc::clone(&subscriptions), sender, stop.clone()));
+        Self { endpoint, state, subscriptions, subscribing: Arc::default(), _stop: stop.drop_guard() }
+    }
+
+    /// Whether the server is connected.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        match &*self.state.borrow() {
+            LinkState::Connecting => Health::Connecting,
+            LinkState::Up(link) => Health::Up { run_id: link.run_id.clone() },
+            LinkState::Down(error) => Health::Down(error.clone()),
+        }
+    }
+
+    /// The connection; at once, but for the very first, which is waited for until `deadline`.
+    async fn link(&self, deadline: Instant) -> Result<Arc<Link>, NodeError> {
+        if let LinkState::Up(link) = &*self.state.borrow() {
+            return Ok(Arc::clone(link));
+        }
+        let mut state = self.state.clone();
+        let known = state.wait_for(|s| !matches!(s, LinkState::Connecting));
+        match tokio::time::timeout_at(deadline, known).await {
+            Ok(Ok(state)) => match &*state {
+                LinkState::Up(link) => Ok(Arc::clone(link)),
+                LinkState::Down(error) => Err(error.clone()),
+                LinkState::Connecting => Err(NodeError::Timeout),
+            },
+            Ok(Err(_)) => Err(NodeError::Unreachable("the client was shut down".to_owned())),
+            Err(_) => Err(NodeError::Timeout),
+        }
+    }
+
+    /// Makes a call on the connection, until `deadline`.
+    async fn call<F, R, T>(&self, deadline: Instant, request: F) -> Result<T, NodeError>
+    where
+        F: FnOnce(MultiplexedConnection, Arc<Link>) -> R,
+        R: Future<Output = RedisResult<T>>,
+    {
+        let link = self.link(deadline).await?;
+        match tokio::time::timeout_at(deadline, request(link.connection.clone(), Arc::clone(&link))).await {
+            Ok(Ok(answer)) => {
+                link.answered();
+                Ok(answer)
+            }
+            Ok(Err(error)) => {
+                if error.is_unrecoverable_error() {
+                    link.break_off();
+                }
+                Err(node_error(&error))
+            }
+            Err(_) => {
+                link.timed_out();
+                Err(NodeError::Timeout)
+            }
+        }
+    }
+
+    /// Runs a script that answers [`Kept`] as a number.
+    async fn keep(
+        &self,
+        script: &'static Script,
+        key: &LockKey,
+        owner: &Owner,
+        ttl: Duration,
+        deadline: Instant,
+    ) -> Result<Kept, NodeError> {
+        let required = self.endpoint.marker == Marker::Required;
+        let answer = self
+            .call(deadline, async |connection, link| {
+                let run_id = if required { link.run_id.as_str() } else { "" };
+                let args = [owner.to_string(), millis(ttl).to_string(), run_id.to_owned()];
+                script.run::<i64>(connection, &[key.redis_key()], &args).await
+            })
+            .await?;
+        match answer {
+            1 => Ok(Kept::Yes),
+            0 => Ok(Kept::Missing),
+            -1 => Ok(Kept::Other),
+            -2 => Err(NodeError::Quarantined),
+            -3 => Err(NodeError::TtlRefused),
+            other => Err(NodeError::Protocol(format!("{} answered {other}", script.name()))),
+        }
+    }
+}
+
+/// Whole milliseconds, rounded down: a key must not outlive what its holder asked for.
+fn millis(ttl: Duration) -> u64 {
+    u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Node for RedisNode {
+    fn name(&self) -> &str {
+        &self.endpoint.name
+    }
+
+    async fn acquire(&self, key: &LockKey, owner: &Owner, ttl: Duration, deadline: Instant) -> Result<Vote, NodeError> {
+        if millis(ttl) == 0 {
+            return Err(NodeError::TtlRefused);
+        }
+        let marker = self.endpoint.marker;
+        let mut commands = redis::pipe();
+        commands.cmd("SET").arg(key.redis_key()).arg(owner.to_string()).arg("NX").arg("PX").arg(millis(ttl));
+        commands.cmd("ZADD").arg(key.fences_key()).arg("GT").arg("CH").arg(owner.token().get()).arg(key.redis_key());
+        if marker == Marker::Required {
+            commands.cmd("GET").arg(ARMED_KEY);
+        }
+        let count = if marker == Marker::Required { 3 } else { 2 };
+        let (answers, link) = self
+            .call(deadline, async |mut connection, link| {
+                Ok((connection.req_packed_commands(&commands, 0, count).await?, link))
+            })
+            .await?;
+        // An error in any of the three is the node's answer, even where the key was set: the caller gives it back.
+        let mut answers = answers.into_iter().map(|a| a.extract_error().map_err(|e| node_error(&e)));
+        let mut next = || answers.next().unwrap_or_else(|| Err(NodeError::Protocol("an answer is missing".to_owned())));
+        let (set, fence) = (next()?, next()?);
+        match set {
+            Value::Okay => {}
+            Value::Nil => return Ok(Vote::Held),
+            other => return Err(NodeError::Protocol(format!("SET answered {other:?}"))),
+        }
+        if marker == Marker::Required {
+            let armed = redis::from_redis_value::<Option<String>>(next()?).ok().flatten();
+            check_marker(armed.as_deref(), &link.run_id, ttl)?;
+        }
+        match fence {
+            Value::Int(1) => Ok(Vote::Yes),
+            Value::Int(0) => Ok(Vote::StaleToken),
+            other => Err(NodeError::Protocol(format!("ZADD answered {other:?}"))),
+        }
+    }
+
+    async fn renew(&self, key: &LockKey, owner: &Owner, ttl: Duration, deadline: Instant) -> Result<Kept, NodeError> {
+        self.keep(&RENEW, key, owner, ttl, deadline).await
+    }
+
+    async fn seed(&self, key: &LockKey, owner: &Owner, ttl: Duration, deadline: Instant) -> Result<Kept, NodeError> {
+        self.keep(&SEED, key, owner, ttl, deadline).await
+    }
+
+    async fn release(&self, key: &LockKey, owner: &Owner, wake: bool, deadline: Instant) -> Result<bool, NodeError> {
+        let args = [owner.to_string(), if wake { "1" } else { "0" }.to_owned()];
+        self.call(deadline, async |connection, _| RELEASE.run::<i64>(connection, &[key.redis_key()], &args).await)
+            .await
+            .map(|deleted| deleted == 1)
+    }
+
+    async fn read(&self, key: &LockKey, deadline: Instant) -> Result<Reading, NodeError> {
+        let (owner, remaining, fence) = self
+            .call(deadline, async |connection, _| {
+                READ.run::<(Option<String>, i64, Option<f64>)>(connection, &[key.redis_key(), &key.fences_key()], &[])
+                    .await
+            })
+            .await?;
+        // Scores are whole numbers up to 2^53, exact in a double.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let fence = fence.and_then(|f| Token::new(f as u64));
+        Ok(Reading { owner, remaining: u64::try_from(remaining).ok().map(Duration::from_millis), fence })
+    }
+
+    async fn subscribe(
+        &self,
+        key: &LockKey,
+        index: usize,
+        wake: mpsc::UnboundedSender<usize>,
+        deadline: Instant,
+    ) -> Result<(), NodeError> {
+        let channel = key.redis_key().to_owned();
+        let Ok(turn) = tokio::time::timeout_at(deadline, Arc::clone(&self.subscribing).lock_owned()).await else {
+            return Err(NodeError::Timeout);
+        };
+        // On the list before the server is asked: a connection that is made meanwhile subscribes for the whole list.
+        let first = self.subscriptions.add(&channel, Waiter { index, wake: wake.clone() });
+        tokio::spawn(unsubscribe_when_closed(
+            Arc::clone(&self.subscriptions),
+            Arc::clone(&self.subscribing),
+            self.state.clone(),
+            channel.clone(),
+            wake,
+        ));
+        let subscribed = if first {
+            self.call(deadline, async |mut connection, _| connection.subscribe(channel).await).await
+        } else {
+            Ok(())
+        };
+        drop(turn);
+        subscribed
+    }
+}
+
+async fn unsubscribe_when_closed(
+    subscriptions: Arc<Subscriptions>,
+    subscribing: Arc<tokio::sync::Mutex<()>>,
+    state: watch::Receiver<LinkState>,
+    channel: String,
+    wake: mpsc::UnboundedSender<usize>,
+) {
+    wake.closed().await;
+    let _turn = subscribing.lock().await;
+    if subscriptions.remove(&channel, &wake) {
+        let link = match &*state.borrow() {
+            LinkState::Up(link) => Arc::clone(link),
+            // A connection made later does not subscribe to it.
+            LinkState::Connecting | LinkState::Down(_) => return,
+        };
+        let mut connection = link.connection.clone();
+        // An answer is not needed, but a dead connection must not hold up those who come next.
+        let _ = tokio::time::timeout(Duration::from_secs(1), connection.unsubscribe(channel)).await;
+    }
+}
+
+/// Whether the marker names this server process, and permits the TTL.
+fn check_marker(armed: Option<&str>, run_id: &str, ttl: Duration) -> Result<(), NodeError> {
+    match armed.and_then(|a| a.split_once(' ')) {
+        Some((process, cap)) if process == run_id && !run_id.is_empty() => match cap.parse() {
+            Ok(cap) if millis(ttl) <= cap => Ok(()),
+            Ok(_) => Err(NodeError::TtlRefused),
+            Err(_) => Err(NodeError::Quarantined),
+        },
+        _ => Err(NodeError::Quarantined),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_votes_only_while_its_marker_names_this_very_process() {
+        let ttl = Duration::from_secs(30);
+        for (armed, expected) in [
+            (Some("abc 60000"), Ok(())),
+            (Some("abc 30000"), Ok(())),
+            (Some("abc 29999"), Err(NodeError::TtlRefused)),
+            (Some("old 60000"), Err(NodeError::Quarantined)),
+            (Some("abc"), Err(NodeError::Quarantined)),
+            (Some("abc x"), Err(NodeError::Quarantined)),
+            (Some(""), Err(NodeError::Quarantined)),
+            (None, Err(NodeError::Quarantined)),
+        ] {
+            assert_eq!(check_marker(armed, "abc", ttl), expected, "{armed:?}");
+        }
+        assert_eq!(check_marker(Some(" 60000"), "", ttl), Err(NodeError::Quarantined));
+    }
+}

@@ -1,0 +1,134 @@
+//! One vote on a grant: ask all nodes, decide as soon as it is decided, leave nothing behind where it fails.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{BoxStream, StreamExt as _};
+use tokio::time::Instant;
+
+use super::client::Client;
+use super::error::{Error, NodeError};
+use super::key::LockKey;
+use super::lease::{Grant, LeaseOptions};
+use super::node::{Node, Vote};
+use super::owner::Owner;
+use super::quorum::Decision;
+use super::validity::valid_until;
+
+/// How often a token that nodes found stale is replaced by a larger one before the attempt fails.
+const TOKEN_TRIES: usize = 8;
+
+/// A grant that is asked for or held: the lock, its owner, and for how long.
+#[derive(Debug)]
+pub(super) struct Bid {
+    pub(super) key: LockKey,
+    pub(super) owner: Owner,
+    pub(super) ttl: Duration,
+}
+
+/// A vote that was won.
+pub(super) struct Granted {
+    pub(super) bid: Arc<Bid>,
+    pub(super) grant: Grant,
+    /// Answers that were not waited for.
+    pub(super) late: Option<BoxStream<'static, (usize, Result<Vote, NodeError>)>>,
+}
+
+/// Holds one vote on `key`, and further ones only where a token was stale.
+pub(super) async fn acquire<N: Node>(
+    client: &Client<N>,
+    key: &LockKey,
+    options: &LeaseOptions,
+) -> Result<Granted, Error> {
+    if options.identity.is_empty() {
+        return Err(Error::Invalid("the identity is empty".to_owned()));
+    }
+    if options.ttl < Duration::from_millis(10) {
+        return Err(Error::Invalid(format!("a TTL of {:?} is shorter than 10 ms", options.ttl)));
+    }
+    let mut tries = 1;
+    loop {
+        match hold_vote(client, key, options).await? {
+            Outcome::Granted(granted) => return Ok(granted),
+            Outcome::StaleToken if tries < TOKEN_TRIES => {
+                tries += 1;
+                // Reading takes note of the nodes' tokens: the next proposal is larger.
+                client.survey(key).await;
+            }
+            Outcome::StaleToken => return Err(Error::Contended { holder: None, remaining: None }),
+        }
+    }
+}
+
+enum Outcome {
+    Granted(Granted),
+    StaleToken,
+}
+
+async fn hold_vote<N: Node>(client: &Client<N>, key: &LockKey, options: &LeaseOptions) -> Result<Outcome, Error> {
+    let owner = Owner::new(options.identity.clone(), client.propose_token()?);
+    let bid = Arc::new(Bid { key: key.clone(), owner, ttl: options.ttl });
+    // Whatever happens from here to the grant, also that this future is dropped, is undone on the nodes.
+    let mut undo = Undo { client, bid: Arc::clone(&bid), nodes: (0..client.nodes().len()).collect() };
+
+    let sent_at = Instant::now();
+    let deadline = sent_at + client.node_timeout();
+    let mut answers = client.ask(0..client.nodes().len(), |nodes, index| {
+        let bid = Arc::clone(&bid);
+        async move { (index, nodes[index].acquire(&bid.key, &bid.owner, bid.ttl, deadline).await) }
+    });
+
+    let quorum = client.quorum();
+    let (mut yes, mut held, mut stale, mut failures) = (0, 0, 0, Vec::new());
+    while let Some((index, answer)) = answers.next().await {
+        match answer {
+            Ok(Vote::Yes) => yes += 1,
+            Ok(Vote::Held) => {
+                held += 1;
+                undo.nodes.retain(|&n| n != index);
+            }
+            Ok(Vote::StaleToken) => stale += 1,
+            Err(error) => failures.push(client.failure(index, error)),
+        }
+        match quorum.decide(yes, held + stale + failures.len()) {
+            Decision::Yes => {
+                let valid_until = valid_until(sent_at, options.ttl);
+                let left = valid_until.saturating_duration_since(Instant::now());
+                if left.is_zero() || left < options.min_validity {
+                    return Err(Error::TooSlow { left, needed: options.min_validity });
+                }
+                undo.nodes.clear();
+                let grant = Grant { acquired_at: sent_at, renewed_at: sent_at, valid_until, votes: yes, renewals: 0 };
+                let late = (!answers.is_empty()).then(|| answers.boxed());
+                return Ok(Outcome::Granted(Granted { bid, grant, late }));
+            }
+            // Lost. Whether to contenders or to broken nodes is told apart once a majority was usable; until then go on.
+            Decision::No if quorum.is_reached_by(yes + held + stale) => break,
+            Decision::No | Decision::Open => {}
+        }
+    }
+    let usable = yes + held + stale;
+    if quorum.is_reached_by(yes + stale) {
+        Ok(Outcome::StaleToken)
+    } else if quorum.is_reached_by(usable) {
+        Err(Error::Contended { holder: None, remaining: None })
+    } else {
+        Err(client.no_quorum(usable, failures))
+    }
+}
+
+/// Releases a bid on the nodes that may hold it, when dropped.
+struct Undo<'a, N: Node> {
+    client: &'a Client<N>,
+    bid: Arc<Bid>,
+    nodes: Vec<usize>,
+}
+
+impl<N: Node> Drop for Undo<'_, N> {
+    fn drop(&mut self) {
+        if !self.nodes.is_empty() {
+            // Nobody held the lock by this bid, so nobody is woken for it.
+            self.client.give_back(&self.bid, std::mem::take(&mut self.nodes), false);
+        }
+    }
+}

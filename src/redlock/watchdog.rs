@@ -1,0 +1,240 @@
+//! The watchdog of one lease: renews it, seeds nodes that lack it, and tells its holder in time when it is over.
+//!
+//! A task for each lease: what goes wrong in one touches no other. It never extends a validity that has run out, and stops
+//! before a release is sent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::StreamExt as _;
+use rand::RngExt as _;
+use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, sleep_until};
+
+use super::client::{Client, Released};
+use super::error::NodeFailure;
+use super::lease::{Grant, Lease, LeaseState, Loss, Order, Renewal};
+use super::node::{Kept, Node, Vote};
+use super::validity::valid_until;
+use super::vote::{Bid, Granted};
+
+/// Bounds of the pause before a renewal that had no majority is tried again.
+const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(150));
+
+/// Starts the watchdog of a grant.
+pub(super) fn start<N: Node>(client: Client<N>, granted: Granted, renewal: Renewal) -> Lease {
+    let Granted { bid, grant, late } = granted;
+    let (sender, state) = watch::channel(LeaseState::Held(grant));
+    let (order, orders) = oneshot::channel();
+    let lease = Lease::new(bid.key.clone(), bid.owner.clone(), state, order);
+    let watchdog = Watchdog { client, bid, renewal, state: sender };
+    tokio::spawn(async move { watchdog.run(orders, late).await });
+    lease
+}
+
+struct Watchdog<N: Node> {
+    client: Client<N>,
+    bid: Arc<Bid>,
+    renewal: Renewal,
+    state: watch::Sender<LeaseState>,
+}
+
+/// What a round of renewal came to.
+enum Round {
+    /// A majority holds the lease for the full TTL again. Sent at that instant.
+    Renewed(Instant),
+    /// A majority does not hold it: another has it, or may have had it since.
+    Taken,
+    /// Neither can be told: too few answers.
+    Unknown(Vec<NodeFailure>),
+}
+
+type Late = futures::stream::BoxStream<'static, (usize, Result<Vote, super::error::NodeError>)>;
+
+impl<N: Node> Watchdog<N> {
+    async fn run(self, mut orders: oneshot::Receiver<Order>, late: Option<Late>) {
+        let end = tokio::select! {
+            // An order comes first: nothing is renewed once a release was asked for.
+            biased;
+            order = &mut orders => Err(order),
+            loss = self.keep(late) => Ok(loss),
+        };
+        match end {
+            Ok(loss) => {
+                self.end(LeaseState::Lost(loss));
+                // A minority of nodes may still hold it: the next holder need not wait for them.
+                self.client.give_back(&self.bid, (0..self.client.nodes().len()).collect(), true);
+            }
+            Err(Ok(Order::Abandon)) => {}
+            Err(Ok(Order::Release(done))) => {
+                // Whoever asked may have gone meanwhile.
+                let _ = done.send(self.release().await);
+            }
+            // The lease was dropped.
+            Err(Err(_)) => drop(self.release().await),
+        }
+    }
+
+    /// Ends the lease for its holder, then gives it back on all nodes.
+    async fn release(&self) -> Released {
+        let held = self.held().is_some();
+        self.end(if held { LeaseState::Released } else { LeaseState::Lost(Loss::Expired) });
+        match self.client.release(&self.bid.key, &self.bid.owner).await {
+            // The nodes' keys outlive the validity by the drift: the holder had none any more.
+            Released::Held if !held => Released::AlreadyExpired,
+            found => found,
+        }
+    }
+
+    /// Renews until the lease is lost.
+    async fn keep(&self, late: Option<Late>) -> Loss {
+        let mut due = match self.renewal {
+            Renewal::Every(period) => Some(self.renewed_at() + period),
+            Renewal::None => None,
+        };
+        if let Some(late) = late {
+            // Ends by the nodes' own limit on a call.
+            self.count_late_votes(late, due).await;
+        }
+        loop {
+            let Some(grant) = self.held() else { return Loss::Expired };
+            tokio::select! {
+                biased;
+                () = sleep_until(grant.valid_until) => return Loss::Expired,
+                () = sleep_until(due.unwrap_or(grant.valid_until)) => {}
+            }
+            let (Some(at), Renewal::Every(period)) = (due, self.renewal) else { return Loss::Expired };
+            let round = tokio::select! {
+                biased;
+                () = sleep_until(grant.valid_until) => {
+                    // Either the round has renewed it and was still collecting votes, or it is over.
+                    if self.held().is_none() { return Loss::Expired }
+                    Round::Renewed(self.renewed_at())
+                }
+                round = self.renew() => round,
+            };
+            due = Some(match round {
+                Round::Renewed(sent_at) => sent_at + period,
+                Round::Taken => return Loss::Taken,
+                Round::Unknown(failures) => {
+                    let error = self.client.no_quorum(self.client.nodes().len() - failures.len(), failures);
+                    tracing::debug!(key = %self.bid.key, owner = %self.bid.owner, %error, late = ?at.elapsed(), "not renewed");
+                    Instant::now() + rand::rng().random_range(RETRY_PAUSE.0..=RETRY_PAUSE.1)
+                }
+            });
+        }
+    }
+
+    /// One round of renewal. Validity is extended as soon as a majority has renewed; the rest of the round is for the
+    /// nodes that lack the key.
+    async fn renew(&self) -> Round {
+        let quorum = self.client.quorum();
+        let sent_at = Instant::now();
+        let mut answers = self.client.ask_renew(&self.bid, sent_at);
+        let (mut votes, mut missing, mut others, mut failures) = (0, Vec::new(), 0, Vec::new());
+        while let Some((index, answer)) = answers.next().await {
+            match answer {
+                Ok(Kept::Yes) => votes += 1,
+                Ok(Kept::Missing) => missing.push(index),
+                Ok(Kept::Other) => others += 1,
+                Err(error) => failures.push(self.client.failure(index, error)),
+            }
+            if votes == quorum.votes_needed() && !self.extend(sent_at, votes) {
+                return Round::Unknown(failures);
+            }
+            // Armed nodes without this owner's key could have granted another since the last renewal. Where they are a
+            // majority, nobody can tell that they did not.
+            if quorum.is_reached_by(missing.len() + others) {
+                return Round::Taken;
+            }
+        }
+        votes += self.seed(missing, &mut failures).await;
+        if quorum.is_reached_by(votes) && self.extend(sent_at, votes) {
+            Round::Renewed(sent_at)
+        } else {
+            Round::Unknown(failures)
+        }
+    }
+
+    /// Gives the key to nodes that lack it, only while the own validity runs. Answers how many took it.
+    async fn seed(&self, missing: Vec<usize>, failures: &mut Vec<NodeFailure>) -> usize {
+        if missing.is_empty() || self.held().is_none() {
+            return 0;
+        }
+        let deadline = Instant::now() + self.client.node_timeout();
+        let mut answers = self.client.ask(missing, |nodes, index| {
+            let bid = Arc::clone(&self.bid);
+            async move { (index, nodes[index].seed(&bid.key, &bid.owner, bid.ttl, deadline).await) }
+        });
+        let mut seeded = 0;
+        while let Some((index, answer)) = answers.next().await {
+            match answer {
+                Ok(Kept::Yes) => seeded += 1,
+                Ok(Kept::Missing | Kept::Other) => {}
+                Err(error) => failures.push(self.client.failure(index, error)),
+            }
+        }
+        seeded
+    }
+
+    async fn count_late_votes(&self, mut late: Late, due: Option<Instant>) {
+        let collect = async {
+            while let Some((_, vote)) = late.next().await {
+                if vote == Ok(Vote::Yes) {
+                    self.change(|grant| grant.votes += 1);
+                }
+            }
+        };
+        match due {
+            Some(due) => drop(tokio::time::timeout_at(due, collect).await),
+            None => collect.await,
+        }
+    }
+
+    /// The grant, while it is valid.
+    fn held(&self) -> Option<Grant> {
+        self.state.borrow().valid_at(Instant::now())
+    }
+
+    fn renewed_at(&self) -> Instant {
+        match &*self.state.borrow() {
+            LeaseState::Held(grant) => grant.renewed_at,
+            LeaseState::Lost(_) | LeaseState::Released => Instant::now(),
+        }
+    }
+
+    /// Extends validity to a full TTL from `sent_at`. Answers whether it did: not where validity has run out meanwhile,
+    /// since the holder may have been told so.
+    fn extend(&self, sent_at: Instant, votes: usize) -> bool {
+        self.change(|grant| {
+            if grant.renewed_at < sent_at {
+                grant.renewals += 1;
+                grant.renewed_at = sent_at;
+                grant.valid_until = valid_until(sent_at, self.bid.ttl);
+            }
+            grant.votes = votes;
+        })
+    }
+
+    /// Changes the grant if it is still valid. The clock is read under the lock of the state, so that whoever found the
+    /// lease over by [`Lease::is_held`] never finds it held again.
+    fn change(&self, change: impl FnOnce(&mut Grant)) -> bool {
+        self.state.send_if_modified(|state| match state {
+            LeaseState::Held(grant) if Instant::now() < grant.valid_until => {
+                change(grant);
+                true
+            }
+            _ => false,
+        })
+    }
+
+    fn end(&self, end: LeaseState) {
+        self.state.send_if_modified(|state| {
+            let held = matches!(state, LeaseState::Held(_));
+            if held {
+                *state = end;
+            }
+            held
+        });
+    }
+}
