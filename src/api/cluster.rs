@@ -34,7 +34,9 @@ pub const DEFAULT_NODE_TIMEOUT: StdDuration = StdDuration::from_millis(50);
         description = "Nodes that are kept out until their restart delay is over, and until when"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("self.metadata.name.size() <= 50")
-        .message("metadata.name must have at most 50 characters: the names of pods and Services are made from it")
+        .message("metadata.name must have at most 50 characters: the names of pods and Services are made from it"),
+    validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
+        .message("metadata.name must begin with a letter and have lower-case letters, digits and - only: Services are named by it")
 )]
 #[cfg_attr(test, kube(cel))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -171,6 +173,10 @@ pub struct NodeStatus {
     /// marker is written: a server with this `run_id` and no marker has lost its data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<String>,
+    /// Since when the server has been armed without a break. A rolling change waits until every node has been armed for
+    /// maxTTL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub armed_since: Option<MicroTime>,
     /// How often the node went away or lost its data since the cluster was created.
     #[serde(default)]
     pub crashes: i64,

@@ -1,30 +1,310 @@
 //! What the operator counts, for Prometheus.
 
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+
+/// Media type of [`Metrics::render`].
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// What the `result` of a reconcile that ended well is called.
+const OK: &str = "ok";
+/// Upper bounds of the buckets of reconcile times, in seconds.
+const RECONCILE_BUCKETS: [f64; 9] = [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0];
+
 /// The operator's metrics. Cheap to clone.
-#[derive(Clone, Debug, Default)]
-pub struct Metrics {}
+///
+/// Labels are bounded: a controller, a word for a result; `namespace` and `name` only for objects that exist, removed
+/// by [`Self::forget_cluster`] and [`Self::forget_lock`].
+#[derive(Clone)]
+pub struct Metrics {
+    families: Arc<Families>,
+    registry: Arc<Registry>,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByController {
+    controller: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByReconcile {
+    controller: &'static str,
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByResult {
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByReason {
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByObject {
+    namespace: String,
+    name: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Build {
+    version: &'static str,
+}
+
+type Count = Counter<u64, AtomicU64>;
+
+struct Families {
+    reconciles: Family<ByReconcile, Count>,
+    reconcile_time: Family<ByController, Histogram, fn() -> Histogram>,
+    watch_errors: Family<ByController, Count>,
+    leader: Gauge,
+    cluster_nodes: Family<ByObject, Gauge>,
+    cluster_nodes_armed: Family<ByObject, Gauge>,
+    node_crashes: Family<ByObject, Count>,
+    lock_held: Family<ByObject, Gauge>,
+    acquisitions: Family<ByResult, Count>,
+    renewals: Count,
+    losses: Family<ByReason, Count>,
+}
+
+impl ByObject {
+    fn new(namespace: &str, name: &str) -> Self {
+        Self { namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+}
+
+impl Default for Families {
+    fn default() -> Self {
+        Self {
+            reconciles: Family::default(),
+            reconcile_time: Family::new_with_constructor(|| Histogram::new(RECONCILE_BUCKETS)),
+            watch_errors: Family::default(),
+            leader: Gauge::default(),
+            cluster_nodes: Family::default(),
+            cluster_nodes_armed: Family::default(),
+            node_crashes: Family::default(),
+            lock_held: Family::default(),
+            acquisitions: Family::default(),
+            renewals: Counter::default(),
+            losses: Family::default(),
+        }
+    }
+}
+
+impl Families {
+    /// A registry that shows these families. Destructured, so that a family that is not registered fails to compile.
+    fn register(&self) -> Registry {
+        let Self {
+            reconciles,
+            reconcile_time,
+            watch_errors,
+            leader,
+            cluster_nodes,
+            cluster_nodes_armed,
+            node_crashes,
+            lock_held,
+            acquisitions,
+            renewals,
+            losses,
+        } = self;
+        let mut all = Registry::with_prefix("redlock");
+        all.register("build", "Version of the operator", Info::new(Build { version: env!("CARGO_PKG_VERSION") }));
+        all.register("leader", "Whether this replica of the operator decides", leader.clone());
+        all.register("reconciles", "Reconciles that ended, with ok or the category of the error", reconciles.clone());
+        all.register_with_unit(
+            "reconcile_duration",
+            "How long a reconcile took",
+            Unit::Seconds,
+            reconcile_time.clone(),
+        );
+        all.register("watch_errors", "Errors of a controller's watches of the API server", watch_errors.clone());
+        all.register("cluster_nodes", "Nodes of a RedisLockCluster", cluster_nodes.clone());
+        all.register("cluster_nodes_armed", "Nodes of a RedisLockCluster that may vote", cluster_nodes_armed.clone());
+        all.register("node_crashes", "Nodes that went away or lost their data", node_crashes.clone());
+        all.register("lock_held", "Whether the operator holds the lock for this DistributedLock", lock_held.clone());
+        all.register("acquisitions", "Attempts to acquire a lock, by what came of them", acquisitions.clone());
+        all.register("renewals", "Successful renewals of held locks", renewals.clone());
+        all.register("losses", "Locks that ended against their holder's will", losses.clone());
+        all
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let families = Families::default();
+        let registry = Arc::new(families.register());
+        Self { families: Arc::new(families), registry }
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+/// A count as Prometheus has it.
+fn gauge_value(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
 
 impl Metrics {
+    /// All of it, in the `OpenMetrics` text format ([`CONTENT_TYPE`]).
+    #[must_use]
+    pub fn render(&self) -> String {
+        let mut text = String::new();
+        // Writing to a `String` does not fail, and no label or value of ours refuses to be encoded.
+        match encode(&mut text, &self.registry) {
+            Ok(()) => text,
+            Err(fmt::Error) => String::new(),
+        }
+    }
+
     /// A reconcile of `controller` (`cluster` or `lock`) ended after `took`: `None` well, else with an error of that bounded category.
-    pub fn reconciled(&self, _controller: &'static str, _error: Option<&'static str>, _took: Duration) {}
-    /// The API server's answer to a watch of `kind` was an error.
-    pub fn watch_failed(&self, _controller: &'static str) {}
+    pub fn reconciled(&self, controller: &'static str, error: Option<&'static str>, took: Duration) {
+        let result = error.unwrap_or(OK);
+        self.families.reconciles.get_or_create(&ByReconcile { controller, result }).inc();
+        self.families.reconcile_time.get_or_create(&ByController { controller }).observe(took.as_secs_f64());
+    }
+
+    /// The API server's answer to a watch of `controller` was an error.
+    pub fn watch_failed(&self, controller: &'static str) {
+        self.families.watch_errors.get_or_create(&ByController { controller }).inc();
+    }
+
+    /// Whether this process leads, as of now.
+    pub fn set_leader(&self, leads: bool) {
+        self.families.leader.set(i64::from(leads));
+    }
+
     /// So many nodes of a cluster are armed, of so many.
-    pub fn set_nodes(&self, _namespace: &str, _cluster: &str, _armed: usize, _nodes: usize) {}
+    pub fn set_nodes(&self, namespace: &str, cluster: &str, armed: usize, nodes: usize) {
+        let object = ByObject::new(namespace, cluster);
+        self.families.cluster_nodes_armed.get_or_create(&object).set(gauge_value(armed));
+        self.families.cluster_nodes.get_or_create(&object).set(gauge_value(nodes));
+    }
+
     /// Forgets a deleted cluster.
-    pub fn forget_cluster(&self, _namespace: &str, _cluster: &str) {}
+    pub fn forget_cluster(&self, namespace: &str, cluster: &str) {
+        let object = ByObject::new(namespace, cluster);
+        self.families.cluster_nodes_armed.remove(&object);
+        self.families.cluster_nodes.remove(&object);
+        self.families.node_crashes.remove(&object);
+    }
+
     /// A node of a cluster went away or lost its data.
-    pub fn node_crashed(&self, _namespace: &str, _cluster: &str) {}
+    pub fn node_crashed(&self, namespace: &str, cluster: &str) {
+        self.families.node_crashes.get_or_create(&ByObject::new(namespace, cluster)).inc();
+    }
+
     /// Whether the lock is held by this operator for the resource (0 or 1).
-    pub fn set_held(&self, _namespace: &str, _lock: &str, _held: bool) {}
+    pub fn set_held(&self, namespace: &str, lock: &str, held: bool) {
+        self.families.lock_held.get_or_create(&ByObject::new(namespace, lock)).set(i64::from(held));
+    }
+
     /// Forgets a deleted lock.
-    pub fn forget_lock(&self, _namespace: &str, _lock: &str) {}
+    pub fn forget_lock(&self, namespace: &str, lock: &str) {
+        self.families.lock_held.remove(&ByObject::new(namespace, lock));
+    }
+
     /// An attempt to acquire ended: `Acquired` or a [`crate::redlock::Reason`] as a word.
-    pub fn acquisition(&self, _result: &'static str) {}
+    pub fn acquisition(&self, result: &'static str) {
+        self.families.acquisitions.get_or_create(&ByResult { result }).inc();
+    }
+
     /// Held leases were renewed so often.
-    pub fn renewals(&self, _count: u64) {}
+    pub fn renewals(&self, count: u64) {
+        self.families.renewals.inc_by(count);
+    }
+
     /// A held lock was lost, for that reason (`Expired` or `Taken`).
-    pub fn lost(&self, _reason: &'static str) {}
+    pub fn lost(&self, reason: &'static str) {
+        self.families.losses.get_or_create(&ByReason { reason }).inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples(metrics: &Metrics) -> Vec<String> {
+        metrics.render().lines().filter(|l| !l.starts_with('#')).map(str::to_owned).collect()
+    }
+
+    #[track_caller]
+    fn assert_shows(metrics: &Metrics, line: &str) {
+        let all = samples(metrics);
+        assert!(all.iter().any(|l| l == line), "no {line} in {all:#?}");
+    }
+
+    #[test]
+    fn what_is_told_is_shown_with_units_in_the_names() {
+        let metrics = Metrics::default();
+        metrics.reconciled("lock", None, Duration::from_millis(20));
+        metrics.reconciled("lock", Some("Api"), Duration::from_secs(2));
+        metrics.watch_failed("cluster");
+        metrics.set_leader(true);
+        metrics.set_nodes("locks", "main", 4, 5);
+        metrics.node_crashed("locks", "main");
+        metrics.set_held("shop", "checkout", true);
+        metrics.acquisition("Acquired");
+        metrics.acquisition("Contended");
+        metrics.renewals(3);
+        metrics.lost("Expired");
+        for line in [
+            concat!("redlock_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
+            "redlock_leader 1",
+            "redlock_reconciles_total{controller=\"lock\",result=\"ok\"} 1",
+            "redlock_reconciles_total{controller=\"lock\",result=\"Api\"} 1",
+            "redlock_reconcile_duration_seconds_count{controller=\"lock\"} 2",
+            "redlock_reconcile_duration_seconds_bucket{le=\"0.03\",controller=\"lock\"} 1",
+            "redlock_watch_errors_total{controller=\"cluster\"} 1",
+            "redlock_cluster_nodes{namespace=\"locks\",name=\"main\"} 5",
+            "redlock_cluster_nodes_armed{namespace=\"locks\",name=\"main\"} 4",
+            "redlock_node_crashes_total{namespace=\"locks\",name=\"main\"} 1",
+            "redlock_lock_held{namespace=\"shop\",name=\"checkout\"} 1",
+            "redlock_acquisitions_total{result=\"Acquired\"} 1",
+            "redlock_acquisitions_total{result=\"Contended\"} 1",
+            "redlock_renewals_total 3",
+            "redlock_losses_total{reason=\"Expired\"} 1",
+        ] {
+            assert_shows(&metrics, line);
+        }
+        assert!(metrics.render().ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_deleted_object() {
+        let metrics = Metrics::default();
+        let before = samples(&metrics);
+        for n in 0..100 {
+            let name = format!("x-{n}");
+            metrics.set_nodes("locks", &name, 4, 5);
+            metrics.node_crashed("locks", &name);
+            metrics.set_held("shop", &name, true);
+            metrics.forget_cluster("locks", &name);
+            metrics.forget_lock("shop", &name);
+        }
+        assert_eq!(samples(&metrics), before);
+    }
+
+    #[test]
+    fn clones_count_together() {
+        let metrics = Metrics::default();
+        metrics.clone().renewals(2);
+        metrics.renewals(1);
+        assert_shows(&metrics, "redlock_renewals_total 3");
+    }
 }

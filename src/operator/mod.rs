@@ -1,8 +1,13 @@
 //! Wiring of both controllers: leadership, health, metrics, events, shutdown.
 
 pub mod events;
+pub mod health;
+pub mod http;
 pub mod leadership;
+pub mod lease;
 pub mod metrics;
+pub mod preflight;
+pub mod supervisor;
 
 use events::Events;
 use leadership::Leadership;

@@ -1,0 +1,288 @@
+//! The controller: what triggers a reconcile, its five steps, and when the next one is due.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use futures::{Stream, StreamExt, stream};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::runtime::controller::{self, Action as Next, Controller};
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Resource, ResourceExt};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::apply::{self, KnownClients};
+use super::build;
+use super::decide::{Action, Rules, decide};
+use super::error::Error;
+use super::monitor::{Finding, Monitors, Target};
+use super::names::NODE_SELECTOR;
+use super::resolve::{Found, resolve};
+use super::roll::replace_outdated;
+use super::snapshot::ServerFound;
+use super::status::{self, notices, summarize};
+use super::validate::{self, Problem};
+use crate::api::cluster::{NodeState, NodeStatus};
+use crate::api::{DistributedLock, RedisLockCluster};
+use crate::operator::Context;
+
+/// Below the time after which load balancers silently drop an idle connection.
+const WATCH_SECONDS: u32 = 200;
+/// Reconciles at a time.
+const CONCURRENCY: u16 = 16;
+/// Limit on one reconcile. Whatever it did not get to, the next one finds.
+const RECONCILE_LIMIT: Duration = Duration::from_secs(60);
+/// When an idle and healthy cluster is looked at again.
+const IDLE: Duration = Duration::from_secs(600);
+/// When a cluster with a node that does not vote is looked at again, if nothing happens before.
+const UNHEALTHY: Duration = Duration::from_secs(30);
+/// When something that did not work is tried again.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// What reconciles share.
+struct Shared {
+    operator: Context,
+    locks: Store<DistributedLock>,
+    clusters: Store<RedisLockCluster>,
+    monitors: Monitors,
+    image: String,
+    memories: std::sync::Mutex<HashMap<String, Arc<Mutex<Memory>>>>,
+}
+
+/// What this process knows of a cluster besides its status.
+#[derive(Debug, Default)]
+struct Memory {
+    /// When this process last saw a node gone, by its monotonic clock.
+    gone: HashMap<String, Instant>,
+    /// Which users this process has set on which server.
+    clients: KnownClients,
+}
+
+/// Runs the controller until `shutdown`. `image`: what nodes run whose cluster names no image.
+pub async fn run(operator: Context, image: String, shutdown: CancellationToken) {
+    let client = operator.client.clone();
+    let config = || watcher::Config::default().timeout(WATCH_SECONDS);
+    let controller = Controller::new(Api::<RedisLockCluster>::all(client.clone()), config());
+    let clusters = controller.store();
+    let (locks, lock_changes) = watch_locks(&operator, clusters.clone(), config());
+    let (monitors, findings) = Monitors::new(clusters.clone(), operator.metrics.clone());
+    let metrics = operator.metrics.clone();
+    let gained = operator.leadership.changes().filter(|leads| std::future::ready(*leads)).map(|_| ());
+    let shared = Arc::new(Shared { operator, locks, clusters, monitors, image, memories: std::sync::Mutex::default() });
+    controller
+        .with_config(controller::Config::default().concurrency(CONCURRENCY))
+        .owns(Api::<Pod>::all(client.clone()), config().labels(NODE_SELECTOR))
+        .owns(Api::<Service>::all(client), config().labels(NODE_SELECTOR))
+        .reconcile_on(lock_changes)
+        .reconcile_on(findings)
+        .reconcile_all_on(gained)
+        .graceful_shutdown_on(shutdown.cancelled_owned())
+        .run(reconcile, retry, shared)
+        .for_each(|result| {
+            if let Err(controller::Error::QueueError(error)) = result {
+                metrics.watch_failed("cluster");
+                tracing::warn!(error = error_chain(&error), "a watch for clusters failed");
+            }
+            std::future::ready(())
+        })
+        .await;
+}
+
+/// All locks, and the clusters whose set of client namespaces may have changed. A cluster is named after the store has
+/// taken up the change, so that its reconcile sees it; after a new list, which tells no deletions, all of them are.
+fn watch_locks(
+    operator: &Context,
+    clusters: Store<RedisLockCluster>,
+    config: watcher::Config,
+) -> (Store<DistributedLock>, impl Stream<Item = ObjectRef<RedisLockCluster>> + Send + 'static) {
+    let (locks, writer) = reflector::store::<DistributedLock>();
+    let metrics = operator.metrics.clone();
+    let events =
+        watcher(Api::<DistributedLock>::all(operator.client.clone()), config).default_backoff().reflect(writer);
+    let changes = events.flat_map(move |event| {
+        stream::iter(match event {
+            Ok(watcher::Event::Apply(lock) | watcher::Event::Delete(lock)) => {
+                let name = lock.spec.cluster_ref.name.clone();
+                vec![ObjectRef::new(&name).within(&lock.cluster_namespace())]
+            }
+            Ok(watcher::Event::InitDone) => {
+                clusters.state().iter().map(|cluster| ObjectRef::from_obj(cluster.as_ref())).collect()
+            }
+            Ok(watcher::Event::Init | watcher::Event::InitApply(_)) => Vec::new(),
+            Err(error) => {
+                metrics.watch_failed("cluster");
+                tracing::warn!(error = error_chain(&error), "the watch for locks failed");
+                Vec::new()
+            }
+        })
+    });
+    (locks, changes)
+}
+
+#[tracing::instrument(skip_all, fields(namespace = cluster.namespace(), cluster = cluster.name_any()))]
+async fn reconcile(cluster: Arc<RedisLockCluster>, shared: Arc<Shared>) -> Result<Next, Error> {
+    if !shared.operator.leadership.is_leader() {
+        return Ok(Next::await_change());
+    }
+    let began = Instant::now();
+    let result = tokio::time::timeout(RECONCILE_LIMIT, pass(&cluster, &shared)).await.unwrap_or(Err(Error::TimedOut));
+    // Both are ordinary, and there is nothing to retry: the namespace goes and takes the cluster along, or another leads.
+    let result = match result {
+        Err(Error::NamespaceTerminating | Error::NotLeading) => Ok(Next::await_change()),
+        other => other,
+    };
+    let category = result.as_ref().err().map(Error::category);
+    shared.operator.metrics.reconciled("cluster", category, began.elapsed());
+    result
+}
+
+fn retry(cluster: Arc<RedisLockCluster>, error: &Error, _: Arc<Shared>) -> Next {
+    if matches!(error, Error::Conflict(_)) {
+        return Next::requeue(Duration::from_millis(500));
+    }
+    tracing::warn!(
+        namespace = cluster.namespace(),
+        cluster = cluster.name_any(),
+        error = error_chain(error),
+        "failed to reconcile"
+    );
+    // Jitter keeps many clusters from coming back at once when the API server does.
+    Next::requeue(RETRY + Duration::from_millis(rand::random_range(0..5_000)))
+}
+
+/// Resolve, validate, decide, apply, report.
+async fn pass(cluster: &RedisLockCluster, shared: &Shared) -> Result<Next, Error> {
+    let operator = &shared.operator;
+    // Without the list of locks every client would look unneeded and be locked out.
+    shared.locks.wait_until_ready().await.map_err(|_| Error::TimedOut)?;
+    let memory = shared.memory_of(cluster);
+    let mut memory = memory.lock().await;
+
+    let Some(mut found) = resolve(&operator.client, &shared.locks, cluster, &memory.gone).await? else {
+        return Ok(Next::await_change());
+    };
+    let before = found.cluster.status.clone();
+
+    let problems = validate::problems(&found);
+
+    let spec = &found.cluster.spec;
+    let now = Timestamp::now();
+    let rules = Rules { now, restart_delay: spec.restart_delay(), max_ttl: spec.max_ttl() };
+    let mut decisions: Vec<_> = found.nodes.iter().map(|node| decide(&rules, node)).collect();
+    let blocked = problems.iter().any(|problem| problem.blocks_all);
+    if !blocked {
+        replace_outdated(&rules, &found.nodes, &mut decisions, &build::spec_hash(&found.cluster, &shared.image));
+    }
+    for (decision, service) in decisions.iter_mut().zip(&found.services) {
+        if decision.crashed {
+            memory.gone.insert(decision.row.name.clone(), Instant::now());
+            operator.metrics.node_crashed(&found.cluster.namespace().unwrap_or_default(), &found.cluster.name_any());
+        }
+        let unaddressed = service.foreign().is_some();
+        if decision.action == Action::Create && (blocked || unaddressed) {
+            decision.action = Action::Nothing;
+        }
+    }
+    let wake = decisions.iter().filter_map(|decision| decision.wake).min();
+
+    // What is about to be done must be on record before it is done.
+    let rows = decisions.iter().map(|decision| decision.row.clone()).collect();
+    write_status(operator, &mut found, rows, &problems).await?;
+    let (rows, again) = if blocked {
+        (decisions.into_iter().map(|decision| decision.row).collect(), false)
+    } else {
+        let applied = apply::apply(operator, &found, decisions, &shared.image, &mut memory.clients).await?;
+        (applied.rows, applied.retry)
+    };
+
+    write_status(operator, &mut found, rows, &problems).await?;
+    tell(operator, &found, before.as_ref()).await;
+    let rows = found.cluster.status.as_ref().map(|status| status.nodes.as_slice()).unwrap_or_default();
+    memory.gone.retain(|node, _| rows.iter().any(|row| row.name == *node && row.state != NodeState::Armed));
+    shared.monitors.look_after(&found.cluster, targets(&found, rows));
+    Ok(Next::requeue(next_look(rows, wake, again)))
+}
+
+async fn write_status(
+    operator: &Context,
+    found: &mut Found,
+    rows: Vec<NodeStatus>,
+    problems: &[Problem],
+) -> Result<(), Error> {
+    if !operator.leadership.is_leader() {
+        return Err(Error::NotLeading);
+    }
+    let status = summarize(&found.cluster, rows, problems, Timestamp::now());
+    status::write(&operator.client, &mut found.cluster, status).await
+}
+
+/// Events and metrics of what has changed since `before`.
+async fn tell(operator: &Context, found: &Found, before: Option<&crate::api::RedisLockClusterStatus>) {
+    let Some(after) = &found.cluster.status else { return };
+    let reference = found.cluster.object_ref(&());
+    for notice in notices(before, after) {
+        tracing::info!(reason = notice.reason, note = notice.note, "cluster changed");
+        operator.events.publish(&reference, notice.kind, notice.reason, "Reconcile", notice.note).await;
+    }
+    let armed = after.nodes.iter().filter(|row| row.state == NodeState::Armed).count();
+    let namespace = found.cluster.namespace().unwrap_or_default();
+    operator.metrics.set_nodes(&namespace, &found.cluster.name_any(), armed, after.nodes.len());
+}
+
+/// The servers to look after until the next reconcile, each as this one leaves it.
+fn targets(found: &Found, rows: &[NodeStatus]) -> Vec<Target> {
+    let Some(key) = &found.key else { return Vec::new() };
+    let mut targets = Vec::new();
+    for (node, row) in found.nodes.iter().zip(rows) {
+        let Some(host) = node.pod.ours().and_then(|pod| pod.ip.clone()) else { continue };
+        let finding = match &node.server {
+            ServerFound::NotAsked => continue,
+            ServerFound::Unreachable(_) => Finding::Unreachable,
+            ServerFound::Refused(_) => Finding::Refused,
+            ServerFound::Up(facts) if facts.is_armed() || row.state == NodeState::Armed => {
+                Finding::Armed(facts.run_id.clone())
+            }
+            ServerFound::Up(facts) => Finding::NotArmed(facts.run_id.clone()),
+        };
+        targets.push(Target { node: node.name.clone(), host, password: key.operator_password(), found: finding });
+    }
+    targets
+}
+
+/// When to look again: when the first delay is over, soon if something did not work, and seldom if all is well.
+fn next_look(rows: &[NodeStatus], wake: Option<Duration>, again: bool) -> Duration {
+    let healthy = rows.iter().all(|row| row.state == NodeState::Armed);
+    let otherwise = if again {
+        RETRY
+    } else if healthy {
+        IDLE
+    } else {
+        UNHEALTHY
+    };
+    wake.map_or(otherwise, |wake| wake.min(otherwise))
+}
+
+/// An error with all that it was caused by, in one line.
+fn error_chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+// === impl Shared ===
+
+impl Shared {
+    /// The memory of a cluster. Those of clusters that are gone are forgotten.
+    fn memory_of(&self, cluster: &RedisLockCluster) -> Arc<Mutex<Memory>> {
+        let uid = cluster.meta().uid.clone().unwrap_or_default();
+        let mut all = self.memories.lock().unwrap_or_else(PoisonError::into_inner);
+        if !all.contains_key(&uid) {
+            let existing: HashSet<_> = self.clusters.state().iter().filter_map(|cluster| cluster.uid()).collect();
+            all.retain(|uid, _| existing.contains(uid));
+        }
+        Arc::clone(all.entry(uid).or_default())
+    }
+}

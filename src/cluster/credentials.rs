@@ -1,0 +1,198 @@
+//! The root key of a cluster, and the passwords and ACL rules that follow from it.
+//!
+//! Every password is derived from one key, so that the operator reads one Secret per cluster and never a client's.
+
+use std::fmt;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use hmac::{Hmac, KeyInit, Mac};
+use k8s_openapi::api::core::v1::Secret;
+use sha2::{Digest, Sha256};
+
+use crate::redlock::key::ARMED_KEY;
+
+/// Key of the root key within the Secret.
+pub const ROOT_KEY: &str = "key";
+/// Key of the servers' configuration within the Secret, and name of the mounted file.
+pub const CONFIG_KEY: &str = "redis.conf";
+
+/// What a client of a namespace may run besides reading and writing its locks: no administration, no other key space.
+const CLIENT_COMMANDS: &str = "+set +get +del +pttl +pexpire +zadd +zscore +publish +subscribe +unsubscribe +ping +hello +auth +info \
+     +evalsha +eval +client|setname +client|id";
+
+/// The secret of a cluster, from which all its passwords follow: 32 random bytes.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RootKey([u8; 32]);
+
+/// A password. It is shown by [`Password::expose`] alone.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Password(String);
+
+/// A Secret without a usable root key.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("Secret {0} has no usable {ROOT_KEY}: 32 bytes in base64url are needed")]
+pub struct UnusableKey(String);
+
+// === impl RootKey ===
+
+impl RootKey {
+    /// A new key from the system's random source.
+    #[must_use]
+    pub fn generate() -> Self {
+        Self(rand::random())
+    }
+
+    /// The key that a Secret carries.
+    pub fn from_secret(secret: &Secret) -> Result<Self, UnusableKey> {
+        let unusable = || UnusableKey(secret.metadata.name.clone().unwrap_or_default());
+        let text = secret.data.as_ref().and_then(|data| data.get(ROOT_KEY)).ok_or_else(unusable)?;
+        let bytes = URL_SAFE_NO_PAD.decode(text.0.trim_ascii()).map_err(|_| unusable())?;
+        bytes.try_into().map(Self).map_err(|_| unusable())
+    }
+
+    /// The text that a Secret carries.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        URL_SAFE_NO_PAD.encode(self.0)
+    }
+
+    /// Password of the operator on every node.
+    #[must_use]
+    pub fn operator_password(&self) -> Password {
+        self.derive("operator")
+    }
+
+    /// Password of the clients of a namespace on every node.
+    #[must_use]
+    pub fn client_password(&self, namespace: &str) -> Password {
+        self.derive(&format!("client/{namespace}"))
+    }
+
+    fn derive(&self, purpose: &str) -> Password {
+        #[expect(clippy::expect_used, reason = "the message proves it")]
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes a key of any length");
+        mac.update(purpose.as_bytes());
+        Password(URL_SAFE_NO_PAD.encode(mac.finalize().into_bytes()))
+    }
+}
+
+impl fmt::Debug for RootKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+// === impl Password ===
+
+impl Password {
+    /// The text itself: for a login, or a Secret.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+
+    /// Its SHA-256 in hexadecimal, which Redis takes instead of the password. A derived password has 256 random bits, so
+    /// its digest gives nothing away.
+    #[must_use]
+    pub fn digest(&self) -> String {
+        hexadecimal(&Sha256::digest(self.0.as_bytes()))
+    }
+}
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// Bytes as lower-case hexadecimal digits.
+pub(super) fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Arguments of `ACL SETUSER <user>` for the clients of a namespace. They may touch the namespace's locks, fences and channels,
+/// and read the armed marker.
+///
+/// `knows_setinfo`: the server has `CLIENT SETINFO` (Redis 7.2, every Valkey). An older one refuses the whole rule for it.
+#[must_use]
+pub fn client_rules(namespace: &str, password: &Password, knows_setinfo: bool) -> Vec<String> {
+    let mut rules: Vec<String> = ["reset", "on"].map(str::to_owned).into();
+    rules.push(format!("#{}", password.digest()));
+    rules.push(format!("~redlock:{namespace}/*"));
+    rules.push(format!("~redlock:{namespace}#fences"));
+    rules.push(format!("%R~{ARMED_KEY}"));
+    rules.push(format!("&redlock:{namespace}/*"));
+    rules.extend(CLIENT_COMMANDS.split_whitespace().map(str::to_owned));
+    if knows_setinfo {
+        rules.push("+client|setinfo".to_owned());
+    }
+    rules
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use k8s_openapi::ByteString;
+
+    use super::*;
+
+    fn secret(key: &str) -> Secret {
+        let data = BTreeMap::from([(ROOT_KEY.to_owned(), ByteString(key.as_bytes().to_vec()))]);
+        Secret { data: Some(data), ..Secret::default() }
+    }
+
+    #[test]
+    fn a_key_survives_its_secret() {
+        let key = RootKey::generate();
+        assert_eq!(RootKey::from_secret(&secret(&key.to_text())), Ok(key.clone()));
+        assert_ne!(RootKey::generate(), key);
+    }
+
+    #[test]
+    fn a_secret_without_32_bytes_is_refused() {
+        for text in ["", "c2hvcnQ", "not base64 !", &URL_SAFE_NO_PAD.encode([7; 33])] {
+            assert!(RootKey::from_secret(&secret(text)).is_err(), "{text:?}");
+        }
+        assert!(RootKey::from_secret(&Secret::default()).is_err());
+    }
+
+    #[test]
+    fn passwords_are_the_documented_derivation() {
+        // HMAC-SHA256 of a key of 32 zero bytes, computed with openssl.
+        let key = RootKey([0; 32]);
+        assert_eq!(key.operator_password().expose(), OPERATOR_OF_ZERO_KEY);
+        assert_eq!(key.client_password("billing").expose(), BILLING_OF_ZERO_KEY);
+    }
+    const OPERATOR_OF_ZERO_KEY: &str = "BlLTAUOujYDO2fvkRiZve7_it9o3PBNY8ZfN6Bu9Nag";
+    const BILLING_OF_ZERO_KEY: &str = "0yk09aqai46TlDAVD5VZElnowp6NAp70qivETPRIlXs";
+
+    #[test]
+    fn each_namespace_has_a_password_of_its_own() {
+        let key = RootKey::generate();
+        assert_ne!(key.client_password("a"), key.client_password("b"));
+        assert_ne!(key.client_password("operator"), key.operator_password());
+    }
+
+    #[test]
+    fn nothing_secret_is_in_debug_output() {
+        let key = RootKey::generate();
+        assert_eq!(format!("{key:?} {:?}", key.operator_password()), "*** ***");
+    }
+
+    #[test]
+    fn a_client_is_limited_to_its_namespace_and_to_the_commands_of_locks() {
+        let rules = client_rules("billing", &RootKey([0; 32]).client_password("billing"), true);
+        assert_eq!(rules[..2], ["reset", "on"]);
+        let reach: Vec<_> = rules.iter().filter(|r| r.contains("redlock:")).map(String::as_str).collect();
+        assert_eq!(reach, ["~redlock:billing/*", "~redlock:billing#fences", "%R~redlock:armed", "&redlock:billing/*"]);
+        assert!(
+            rules.iter().all(|r| !r.contains('@') && r != "+acl" && r != "+flushall" && r != "+config"),
+            "{rules:?}"
+        );
+        assert!(rules.contains(&"+client|setinfo".to_owned()));
+        let old = client_rules("billing", &RootKey([0; 32]).client_password("billing"), false);
+        assert!(!old.contains(&"+client|setinfo".to_owned()));
+    }
+}

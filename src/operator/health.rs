@@ -1,0 +1,109 @@
+//! Whether this process is alive, and whether it is ready.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How long the supervisor may be silent. It beats each second, so that a silence means a runtime that does not run its
+/// tasks.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the probes ask. Cheap to clone; clones share the state.
+#[derive(Clone, Debug)]
+pub struct Health {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    last_beat: Instant,
+    /// The part of the process that has ended though it must not.
+    ended: Option<String>,
+    /// Why it is not ready yet, or not any more.
+    awaits: Option<String>,
+}
+
+impl Health {
+    /// Alive, and not ready because of what it awaits.
+    #[must_use]
+    pub fn new(awaits: &str) -> Self {
+        let state = State { last_beat: Instant::now(), ended: None, awaits: Some(awaits.to_owned()) };
+        Self { state: Arc::new(Mutex::new(state)) }
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        // A panic while the lock was held leaves a state that is as good as before: each act is one assignment.
+        act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The supervisor runs.
+    pub fn beat(&self) {
+        self.with(|state| state.last_beat = Instant::now());
+    }
+
+    /// A part of the process has ended though it must not: not alive any more.
+    pub fn ended(&self, part: &str) {
+        self.with(|state| state.ended = Some(part.to_owned()));
+    }
+
+    /// Not ready, because of that.
+    pub fn awaits(&self, what: impl Into<String>) {
+        self.with(|state| state.awaits = Some(what.into()));
+    }
+
+    /// Ready.
+    pub fn ready(&self) {
+        self.with(|state| state.awaits = None);
+    }
+
+    /// Whether the process is alive; if not, why.
+    pub fn liveness(&self) -> Result<(), String> {
+        self.with(|state| {
+            if let Some(part) = &state.ended {
+                return Err(format!("{part} has ended"));
+            }
+            let silence = state.last_beat.elapsed();
+            if silence > PATIENCE { Err(format!("the supervisor is silent for {silence:.1?}")) } else { Ok(()) }
+        })
+    }
+
+    /// Whether the process is ready; if not, why.
+    pub fn readiness(&self) -> Result<(), String> {
+        self.with(|state| state.awaits.clone().map_or(Ok(()), Err))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_supervisor_is_not_alive() {
+        let health = Health::new("");
+        tokio::time::advance(PATIENCE).await;
+        assert_eq!(health.liveness(), Ok(()));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(health.liveness(), Err("the supervisor is silent for 11.0s".to_owned()));
+        health.beat();
+        assert_eq!(health.liveness(), Ok(()));
+    }
+
+    #[tokio::test]
+    async fn a_part_that_ended_is_named_and_stays_ended() {
+        let health = Health::new("");
+        health.ended("lock controller");
+        health.beat();
+        assert_eq!(health.liveness(), Err("lock controller has ended".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn readiness_says_what_it_waits_for() {
+        let health = Health::new("first lists");
+        assert_eq!(health.readiness(), Err("first lists".to_owned()));
+        health.ready();
+        assert_eq!(health.readiness(), Ok(()));
+        health.awaits("end");
+        assert_eq!(health.readiness(), Err("end".to_owned()));
+    }
+}

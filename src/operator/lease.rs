@@ -1,0 +1,259 @@
+//! The `Lease` by which one of several operators decides: got or created, replaced by compare-and-swap, given back.
+//!
+//! Another's record has expired when it was not *seen to change* for its duration, counted on the own monotonic clock
+//! (as client-go does): no time that another machine wrote is ever compared with a clock of this one.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Client};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::leadership::{Leadership, Term};
+
+/// How long others leave a record alone after they last saw it change.
+pub const DURATION: Duration = Duration::from_secs(15);
+/// How long after it sent its last successful write a leader leads.
+pub const RENEW_DEADLINE: Duration = Duration::from_secs(9);
+/// From the start of one attempt to the start of the next; up to [`JITTER`] longer.
+const RETRY: Duration = Duration::from_secs(2);
+/// Spreads the attempts of several candidates.
+const JITTER: Duration = Duration::from_millis(400);
+/// Limit on an attempt.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
+
+// A leader stops before others may begin, even when its last attempt and a pause come on top of the deadline.
+const _: () = assert!(
+    RENEW_DEADLINE.as_millis() + REQUEST_TIMEOUT.as_millis() + RETRY.as_millis() + JITTER.as_millis()
+        < DURATION.as_millis()
+);
+
+/// Why this process must not go on.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Error {
+    /// The record could not be renewed in time.
+    #[error("the Lease could not be renewed for {RENEW_DEADLINE:?}")]
+    Expired,
+    /// Another holds the record.
+    #[error("the Lease was taken by {0:?}")]
+    Taken(String),
+}
+
+/// What to do about a record.
+#[derive(Debug, PartialEq, Eq)]
+enum Action {
+    /// It is ours: write it anew.
+    Renew,
+    /// It is nobody's, or its holder has let it expire: write ourselves into it.
+    Take,
+    /// Another's: leave it alone.
+    Wait,
+}
+
+/// A record, and when it was last seen to change.
+#[derive(Clone, Debug)]
+struct Seen {
+    lease: Lease,
+    changed_at: Instant,
+}
+
+/// What an attempt came to.
+#[derive(Debug, PartialEq, Eq)]
+enum Standing {
+    /// We lead until then.
+    Leads(Instant),
+    /// This one does.
+    Follows(String),
+}
+
+/// A process that wants to decide.
+#[derive(Debug)]
+pub struct Candidate {
+    api: Api<Lease>,
+    name: String,
+    identity: String,
+    term: watch::Sender<Term>,
+    seen: Option<Seen>,
+}
+
+/// The decision, by the record and the own clock alone. The duration is the record's, because it is its holder's.
+fn decide(seen: &Seen, now: Instant, identity: &str) -> Action {
+    let spec = seen.lease.spec.as_ref();
+    let duration = spec.and_then(|s| s.lease_duration_seconds).and_then(|s| u64::try_from(s).ok());
+    let expires_at = seen.changed_at + duration.filter(|&s| s > 0).map_or(DURATION, Duration::from_secs);
+    match holder(&seen.lease) {
+        "" => Action::Take,
+        other if other == identity => Action::Renew,
+        _ if now >= expires_at => Action::Take,
+        _ => Action::Wait,
+    }
+}
+
+fn holder(lease: &Lease) -> &str {
+    lease.spec.as_ref().and_then(|s| s.holder_identity.as_deref()).unwrap_or_default()
+}
+
+/// The record with `identity` as its holder, from the last one. Keeps `resourceVersion`: the write is a compare-and-swap.
+fn held_by(last: Option<&Lease>, name: &str, identity: &str, now: Timestamp) -> Lease {
+    let mut lease = last.cloned().unwrap_or_else(|| Lease {
+        metadata: ObjectMeta { name: Some(name.to_owned()), ..Default::default() },
+        spec: None,
+    });
+    let ours = holder(&lease) == identity;
+    let spec = lease.spec.get_or_insert_default();
+    if !ours {
+        let transitions = last.map_or(0, |_| spec.lease_transitions.unwrap_or_default().saturating_add(1));
+        spec.lease_transitions = Some(transitions);
+        spec.acquire_time = Some(MicroTime(now));
+        spec.holder_identity = Some(identity.to_owned());
+    }
+    spec.lease_duration_seconds = i32::try_from(DURATION.as_secs()).ok();
+    spec.renew_time = Some(MicroTime(now));
+    lease
+}
+
+/// Whether a write failed because the record is not what it was thought to be.
+fn is_outdated(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(s) if s.is_conflict() || s.is_already_exists() || s.is_not_found())
+}
+
+/// Ends at the end of `term`; never, without one.
+async fn end_of(term: Term) {
+    match term {
+        Some(until) => sleep_until(until).await,
+        None => std::future::pending().await,
+    }
+}
+
+impl Candidate {
+    /// A candidate for the Lease `name` of `namespace`, and what the rest of the process asks. `client` should be its own:
+    /// renewals must not queue behind other requests. `identity` must be another for each pod.
+    #[must_use]
+    pub fn new(client: Client, namespace: &str, name: &str, identity: String) -> (Self, Leadership) {
+        let (term, leadership) = watch::channel(None);
+        let api = Api::namespaced(client, namespace);
+        (Self { api, name: name.to_owned(), identity, term, seen: None }, Leadership::new(leadership))
+    }
+
+    /// Contends, and keeps what it has, until `release`; then gives it back, so that another takes over at once. From
+    /// `drain` on it takes nothing that it does not have. An error means that this process led and does not any more: it
+    /// must end, because whatever it had decided may be decided otherwise by another.
+    pub async fn run(mut self, drain: CancellationToken, release: CancellationToken) -> Result<(), Error> {
+        let mut leader = String::new();
+        loop {
+            let next = Instant::now() + RETRY + JITTER.mul_f64(rand::random());
+            let term = *self.term.borrow();
+            let attempt = tokio::select! {
+                // First, so that a process that slept past its term does not write before it ends.
+                biased;
+                () = end_of(term) => return Err(self.ended(Error::Expired)),
+                () = release.cancelled() => break,
+                attempt = timeout(REQUEST_TIMEOUT, self.attempt()), if term.is_some() || !drain.is_cancelled() => attempt,
+            };
+            match attempt {
+                Ok(Ok(Standing::Leads(_))) if term.is_some_and(|until| Instant::now() >= until) => {
+                    return Err(self.ended(Error::Expired));
+                }
+                Ok(Ok(Standing::Leads(until))) => {
+                    if term.is_none() {
+                        info!(identity = self.identity, "this process leads");
+                    }
+                    self.term.send_replace(Some(until));
+                }
+                Ok(Ok(Standing::Follows(other))) if term.is_some() => return Err(self.ended(Error::Taken(other))),
+                Ok(Ok(Standing::Follows(other))) => {
+                    if other != leader {
+                        info!(leader = other, "another process leads");
+                        leader = other;
+                    }
+                }
+                Ok(Err(error)) => warn!(lease = self.name, %error, "failed to contend for the Lease"),
+                Err(_) => warn!(lease = self.name, "failed to contend for the Lease: no answer in {REQUEST_TIMEOUT:?}"),
+            }
+            tokio::select! {
+                biased;
+                () = end_of(*self.term.borrow()) => {}
+                () = release.cancelled() => break,
+                () = sleep_until(next) => {}
+            }
+        }
+        self.release().await;
+        Ok(())
+    }
+
+    fn ended(&self, error: Error) -> Error {
+        self.term.send_replace(None);
+        error
+    }
+
+    /// Renews or takes the record, or looks who has it. A record that turns out to be outdated is read, and judged, once more.
+    async fn attempt(&mut self) -> Result<Standing, kube::Error> {
+        if self.seen.is_none() || self.term.borrow().is_none() {
+            self.observe().await?;
+        }
+        match self.claim().await {
+            Err(error) if is_outdated(&error) => {
+                self.observe().await?;
+                self.claim().await
+            }
+            result => result,
+        }
+    }
+
+    async fn observe(&mut self) -> Result<(), kube::Error> {
+        let lease = self.api.get_opt(&self.name).await?;
+        let now = Instant::now();
+        self.seen = lease.map(|lease| {
+            let unchanged = self.seen.take().filter(|seen| seen.lease.spec == lease.spec);
+            Seen { lease, changed_at: unchanged.map_or(now, |seen| seen.changed_at) }
+        });
+        Ok(())
+    }
+
+    async fn claim(&mut self) -> Result<Standing, kube::Error> {
+        let last = match &self.seen {
+            Some(seen) if decide(seen, Instant::now(), &self.identity) == Action::Wait => {
+                return Ok(Standing::Follows(holder(&seen.lease).to_owned()));
+            }
+            seen => seen.as_ref().map(|seen| &seen.lease),
+        };
+        let record = held_by(last, &self.name, &self.identity, Timestamp::now());
+        // Before the request leaves: others see the change later than this, and so wait longer than we lead.
+        let sent_at = Instant::now();
+        let lease = match last {
+            Some(_) => self.api.replace(&self.name, &PostParams::default(), &record).await?,
+            None => self.api.create(&PostParams::default(), &record).await?,
+        };
+        self.seen = Some(Seen { lease, changed_at: sent_at });
+        Ok(Standing::Leads(sent_at + RENEW_DEADLINE))
+    }
+
+    /// Empties the record if it is ours: also where an attempt that was broken off made it so.
+    async fn release(&mut self) {
+        self.term.send_replace(None);
+        let give_back = async {
+            self.observe().await?;
+            let Some(seen) = self.seen.as_ref().filter(|s| holder(&s.lease) == self.identity) else { return Ok(()) };
+            let mut record = seen.lease.clone();
+            let spec = record.spec.get_or_insert_with(LeaseSpec::default);
+            spec.holder_identity = Some(String::new());
+            spec.renew_time = Some(MicroTime(Timestamp::now()));
+            self.api.replace(&self.name, &PostParams::default(), &record).await.map(drop)
+        };
+        match timeout(REQUEST_TIMEOUT, give_back).await {
+            Ok(Ok(())) => info!("gave the Lease back"),
+            Ok(Err(error)) => warn!(%error, "failed to give the Lease back: the next leader waits for its end"),
+            Err(_) => warn!("failed to give the Lease back in {REQUEST_TIMEOUT:?}: the next leader waits for its end"),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "lease_tests.rs"]
+mod tests;
