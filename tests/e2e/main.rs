@@ -8,6 +8,7 @@
 
 mod harness;
 
+mod chart;
 mod crds;
 mod deletion;
 mod election;

@@ -10,7 +10,7 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 use tokio::sync::OnceCell;
 
-use super::{LABEL, LIMIT, client, output, wait};
+use super::{LABEL, LIMIT, client, existing_cluster, output, wait};
 
 /// Namespace of the operator.
 pub const NAMESPACE: &str = "redlock-system";
@@ -27,13 +27,18 @@ static READY: OnceCell<()> = OnceCell::const_new();
 
 /// Image of the operator and the agent.
 pub fn operator_image() -> String {
-    let default = concat!("redlock-operator:", env!("CARGO_PKG_VERSION"));
-    std::env::var("E2E_OPERATOR_IMAGE").unwrap_or_else(|_| default.to_owned())
+    given("E2E_OPERATOR_IMAGE").unwrap_or_else(|| concat!("redlock-operator:", env!("CARGO_PKG_VERSION")).to_owned())
 }
 
-/// Image of the Redis masters.
-pub fn redis_image() -> String {
-    std::env::var("E2E_REDIS_IMAGE").unwrap_or_else(|_| "localhost/redis:dev".to_owned())
+/// Image of the Redis masters; empty for the operator's default.
+fn redis_image() -> String {
+    // Nothing can be pulled on the local cluster; it brings this one along.
+    let local = if existing_cluster() { "" } else { "localhost/redis:dev" };
+    given("E2E_REDIS_IMAGE").unwrap_or_else(|| local.to_owned())
+}
+
+fn given(variable: &str) -> Option<String> {
+    std::env::var(variable).ok().filter(|value| !value.is_empty())
 }
 
 /// Installs the chart, once in this process, after clearing what an interrupted run left.

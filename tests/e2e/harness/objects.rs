@@ -15,8 +15,6 @@ use serde_json::{Value, json};
 use super::redis::Masters;
 use super::{Env, LIMIT, install, wait};
 
-/// Longest lease of a scenario's cluster.
-pub const MAX_TTL: std::time::Duration = std::time::Duration::from_secs(5);
 /// How long a master of a scenario's cluster stays away.
 pub const RESTART_DELAY: std::time::Duration = std::time::Duration::from_secs(8);
 
