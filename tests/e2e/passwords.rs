@@ -59,7 +59,7 @@ async fn no_password_is_in_argv_environment_logs_events_status_or_metrics() {
     .await;
 }
 
-/// The root secret and what is derived from it. The clients' password is read where clients read it.
+/// The root key and what follows from it. The clients' password is read where clients read it.
 async fn secrets(env: &Env) -> BTreeMap<&'static str, String> {
     let key = root_key(env, "main").await;
     let has_password = |s: &Secret| s.data.as_ref().is_some_and(|d| d.contains_key("password"));
@@ -69,7 +69,7 @@ async fn secrets(env: &Env) -> BTreeMap<&'static str, String> {
     BTreeMap::from([
         ("the operator's password", password(&key, "operator")),
         ("the clients' password", client),
-        ("the root secret", String::from_utf8(key).unwrap()),
+        ("the root key", key),
     ])
 }
 

@@ -99,17 +99,18 @@ impl Drop for Connection {
     }
 }
 
-/// The root secret of the cluster `name`.
-pub async fn root_key(env: &Env, name: &str) -> Vec<u8> {
+/// The root key of the cluster `name`, as its Secret has it.
+pub async fn root_key(env: &Env, name: &str) -> String {
     let secrets: Api<Secret> = env.api();
     let has_key = |s: &Secret| s.data.as_ref().is_some_and(|d| d.contains_key("key"));
     let secret = super::wait::until(&secrets, &format!("{name}-auth"), "made", has_key).await;
-    secret.data.unwrap()["key"].0.clone()
+    String::from_utf8(secret.data.unwrap()["key"].0.clone()).expect("a root key is text")
 }
 
-/// The password that is derived from a root secret for `purpose`.
-pub fn password(key: &[u8], purpose: &str) -> String {
-    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes a key of any length");
+/// The password that follows from a root key for `purpose`.
+pub fn password(key: &str, purpose: &str) -> String {
+    let key = URL_SAFE_NO_PAD.decode(key).expect("a root key is base64url");
+    let mut mac = Hmac::<Sha256>::new_from_slice(&key).expect("HMAC takes a key of any length");
     mac.update(purpose.as_bytes());
     URL_SAFE_NO_PAD.encode(mac.finalize().into_bytes())
 }
