@@ -82,7 +82,7 @@ struct CrdsArgs {
     /// Write a file for each into this directory instead.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Write them as templates of the chart in this directory instead.
+    /// Write them as templates of the chart into this directory instead.
     #[arg(long, value_name = "DIR", conflicts_with = "out")]
     chart: Option<PathBuf>,
 }
