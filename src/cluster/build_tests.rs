@@ -1,1 +1,152 @@
+use kube::core::Duration;
+use proptest::prelude::*;
 
+use super::*;
+use crate::api::cluster::{AllowedNamespaces, NamespacesFrom};
+use crate::cluster::fixtures;
+
+const IMAGE: &str = "redis:7.4-alpine";
+
+fn made(cluster: &RedisLockCluster) -> String {
+    let key = RootKey::from_secret(&fixed_secret()).unwrap();
+    let objects = (secret(cluster, &key), service(cluster, "votes-0", "then"), pod(cluster, "votes-0", IMAGE));
+    serde_json::to_string(&(objects, names::nodes(cluster), cluster.spec.max_ttl(), cluster.spec.restart_delay()))
+        .unwrap()
+}
+
+fn fixed_secret() -> Secret {
+    let key = ByteString(b"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA".to_vec());
+    Secret { data: Some(BTreeMap::from([(ROOT_KEY.to_owned(), key)])), ..Secret::default() }
+}
+
+#[test]
+fn no_field_of_the_spec_is_ignored() {
+    let plain = fixtures::cluster(3);
+    let before = made(&plain);
+    assert_eq!(made(&plain), before, "building is deterministic");
+    // Taken apart by name, so that a new field does not compile until it is here.
+    let crate::api::RedisLockClusterSpec {
+        nodes,
+        image,
+        max_ttl,
+        restart_delay,
+        node_timeout,
+        allowed_namespaces,
+        resources,
+    } = plain.spec.clone();
+    let changed = |change: &dyn Fn(&mut RedisLockCluster)| {
+        let mut cluster = plain.clone();
+        change(&mut cluster);
+        cluster
+    };
+    let minutes = |n: u64| Some(Duration::from(std::time::Duration::from_secs(60 * n)));
+    assert_ne!(made(&changed(&|c| c.spec.nodes = nodes + 2)), before);
+    assert_eq!(image, None);
+    assert_ne!(made(&changed(&|c| c.spec.image = Some("valkey:8".to_owned()))), before);
+    assert_eq!(max_ttl, None);
+    assert_ne!(made(&changed(&|c| c.spec.max_ttl = minutes(2))), before);
+    assert_eq!(restart_delay, None);
+    assert_ne!(made(&changed(&|c| c.spec.restart_delay = minutes(3))), before);
+    assert_eq!(resources, None);
+    let limits = BTreeMap::from([("memory".to_owned(), Quantity("1Gi".to_owned()))]);
+    let more = ResourceRequirements { limits: Some(limits), ..ResourceRequirements::default() };
+    assert_ne!(made(&changed(&|c| c.spec.resources = Some(more.clone()))), before);
+    // These two say how clients behave and who may be one; no object of the cluster depends on them.
+    assert_eq!(node_timeout, None);
+    assert_eq!(allowed_namespaces, None);
+    let all = AllowedNamespaces { from: NamespacesFrom::All };
+    assert!(changed(&|c| c.spec.allowed_namespaces = Some(all.clone())).spec.admits("keys", "billing"));
+    assert!(!plain.spec.admits("keys", "billing"));
+}
+
+#[test]
+fn a_change_that_pods_must_follow_changes_their_hash() {
+    let plain = fixtures::cluster(3);
+    let hash = spec_hash(&plain, IMAGE);
+    assert_eq!(pod(&plain, "votes-0", IMAGE).annotations()[names::SPEC_HASH_ANNOTATION], hash);
+    assert_eq!(pod(&plain, "votes-1", IMAGE).annotations()[names::SPEC_HASH_ANNOTATION], hash);
+    assert_ne!(spec_hash(&plain, "redis:8"), hash);
+    let mut longer = plain.clone();
+    longer.spec.max_ttl = Some(Duration::from(std::time::Duration::from_secs(600)));
+    assert_eq!(spec_hash(&longer, IMAGE), hash, "a longer lease needs no restart");
+    let mut named = plain;
+    named.spec.image = Some(IMAGE.to_owned());
+    assert_eq!(spec_hash(&named, "redis:8"), hash, "the image that is in use already");
+}
+
+#[test]
+fn a_pod_meets_the_restricted_security_standard() {
+    let pod = serde_json::to_value(pod(&fixtures::cluster(3), "votes-0", IMAGE)).unwrap();
+    let spec = &pod["spec"];
+    assert_eq!(spec["securityContext"]["runAsNonRoot"], true);
+    assert_eq!(spec["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
+    for container in spec["containers"].as_array().unwrap() {
+        assert_eq!(container["securityContext"]["allowPrivilegeEscalation"], false);
+        assert_eq!(container["securityContext"]["capabilities"], serde_json::json!({"drop": ["ALL"]}));
+        assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], true);
+    }
+    for volume in spec["volumes"].as_array().unwrap() {
+        assert!(volume.get("secret").is_some() || volume.get("emptyDir").is_some(), "{volume}");
+    }
+    assert_eq!(spec["automountServiceAccountToken"], false);
+}
+
+#[test]
+fn nothing_but_the_operator_restarts_a_server() {
+    let pod = pod(&fixtures::cluster(3), "votes-0", IMAGE);
+    let spec = pod.spec.unwrap();
+    assert_eq!(spec.restart_policy.as_deref(), Some("Never"));
+    let container = &spec.containers[0];
+    assert_eq!((&container.liveness_probe, &container.startup_probe), (&None, &None), "a failed one would kill it");
+}
+
+#[test]
+fn no_secret_is_in_a_pod_but_by_the_file_that_the_server_reads() {
+    let cluster = fixtures::cluster(3);
+    let pod = pod(&cluster, "votes-0", IMAGE);
+    let spec = pod.spec.as_ref().unwrap();
+    let items = spec.volumes.iter().flatten().filter_map(|v| v.secret.as_ref()).flat_map(|s| s.items.iter().flatten());
+    assert_eq!(items.map(|item| item.key.as_str()).collect::<Vec<_>>(), [CONFIG_KEY]);
+    assert_eq!((&spec.containers[0].env, &spec.containers[0].env_from), (&None, &None));
+    assert_eq!(spec.containers[0].command.as_ref().unwrap(), &["redis-server", "/etc/redlock/redis.conf"]);
+}
+
+#[test]
+fn a_service_leads_to_its_node_even_while_that_is_not_ready() {
+    let cluster = fixtures::cluster(3);
+    let spec = service(&cluster, "votes-1", "then").spec.unwrap();
+    let labels = pod(&cluster, "votes-1", IMAGE).metadata.labels.unwrap();
+    assert!(spec.selector.unwrap().iter().all(|(key, value)| labels.get(key) == Some(value)));
+    assert_eq!(spec.publish_not_ready_addresses, Some(true));
+}
+
+#[test]
+fn everything_belongs_to_the_cluster() {
+    let cluster = fixtures::cluster(3);
+    let owned = |meta: ObjectMeta| {
+        let owner = &meta.owner_references.unwrap()[0];
+        assert_eq!((owner.controller, Some(&owner.uid)), (Some(true), cluster.metadata.uid.as_ref()));
+        assert_eq!(meta.namespace, cluster.metadata.namespace);
+        assert_eq!(meta.labels.unwrap()[names::CLUSTER_LABEL], "votes");
+    };
+    owned(pod(&cluster, "votes-0", IMAGE).metadata);
+    owned(service(&cluster, "votes-0", "then").metadata);
+    owned(secret(&cluster, &RootKey::generate()).metadata);
+}
+
+proptest! {
+    #[test]
+    fn building_never_panics(
+        nodes in any::<i32>().prop_map(|n| n % 1_000),
+        image in proptest::option::of(".{0,40}"),
+        memory in ".{0,12}",
+        seconds in any::<u64>(),
+    ) {
+        let mut cluster = fixtures::cluster(nodes);
+        cluster.spec.image = image;
+        cluster.spec.max_ttl = Some(Duration::from(std::time::Duration::from_secs(seconds)));
+        let limits = BTreeMap::from([("memory".to_owned(), Quantity(memory))]);
+        cluster.spec.resources = Some(ResourceRequirements { limits: Some(limits), ..ResourceRequirements::default() });
+        let _ = (pod(&cluster, "votes-0", IMAGE), secret(&cluster, &RootKey::generate()), names::nodes(&cluster));
+    }
+}

@@ -1,1 +1,114 @@
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
+use super::*;
+use crate::cluster::fixtures;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_796_040_164 + second).unwrap()
+}
+
+fn rows(states: &[NodeState]) -> Vec<NodeStatus> {
+    let row = |(index, &state): (usize, &NodeState)| NodeStatus {
+        name: format!("votes-{index}"),
+        state,
+        address: None,
+        pod_uid: None,
+        run_id: None,
+        armed_since: None,
+        crashes: 0,
+        last_crash_time: None,
+        restart_not_before: (state == NodeState::Quarantined).then(|| MicroTime(at(60))),
+        message: None,
+    };
+    states.iter().enumerate().map(row).collect()
+}
+
+fn next(cluster: &mut RedisLockCluster, states: &[NodeState], second: i64) -> Vec<Notice> {
+    let before = cluster.status.clone();
+    let status = summarize(cluster, rows(states), &[], at(second));
+    cluster.status = Some(status.clone());
+    notices(before.as_ref(), &status)
+}
+
+fn condition<'a>(cluster: &'a RedisLockCluster, type_: &str) -> (&'a str, &'a str) {
+    let all = &cluster.status.as_ref().unwrap().conditions;
+    let found = all.iter().find(|condition| condition.type_ == type_).unwrap();
+    (&found.status, &found.reason)
+}
+
+fn reasons(notices: &[Notice]) -> Vec<&'static str> {
+    notices.iter().map(|notice| notice.reason).collect()
+}
+
+use NodeState::{Armed, Quarantined, Starting, Unreachable};
+
+#[test]
+fn a_cluster_goes_from_pending_to_ready_and_degrades() {
+    let mut cluster = fixtures::cluster(3);
+    for (states, phase, ready, available) in [
+        ([Starting, Starting, Starting], ClusterPhase::Pending, "0/3", ("False", "Bootstrapping")),
+        ([Armed, Armed, Starting], ClusterPhase::Pending, "2/3", ("True", "QuorumArmed")),
+        ([Armed, Armed, Armed], ClusterPhase::Ready, "3/3", ("True", "QuorumArmed")),
+        ([Armed, Armed, Quarantined], ClusterPhase::Degraded, "2/3", ("True", "QuorumArmed")),
+        ([Armed, Unreachable, Quarantined], ClusterPhase::Unavailable, "1/3", ("False", "QuorumLost")),
+        ([Starting, Starting, Starting], ClusterPhase::Unavailable, "0/3", ("False", "QuorumLost")),
+    ] {
+        next(&mut cluster, &states, 0);
+        let status = cluster.status.as_ref().unwrap();
+        assert_eq!(
+            (status.phase, status.ready.as_deref(), status.quorum),
+            (Some(phase), Some(ready), Some(2)),
+            "{states:?}"
+        );
+        assert_eq!(condition(&cluster, "Available"), available, "{states:?}");
+    }
+}
+
+#[test]
+fn an_unchanged_state_makes_an_equal_status_at_any_time() {
+    let mut cluster = fixtures::cluster(3);
+    next(&mut cluster, &[Armed, Armed, Quarantined], 0);
+    let before = cluster.status.clone();
+    assert_eq!(next(&mut cluster, &[Armed, Armed, Quarantined], 50), []);
+    assert_eq!(cluster.status, before);
+}
+
+#[test]
+fn the_wide_column_tells_who_returns_and_when() {
+    let mut cluster = fixtures::cluster(3);
+    next(&mut cluster, &[Quarantined, Armed, Quarantined], 0);
+    let returning = cluster.status.as_ref().unwrap().returning.as_deref();
+    assert_eq!(returning, Some("votes-0 until 12:03:44Z, votes-2 until 12:03:44Z"));
+    next(&mut cluster, &[Armed, Armed, Armed], 0);
+    assert_eq!(cluster.status.unwrap().returning, None);
+}
+
+#[test]
+fn events_tell_transitions_and_nothing_else() {
+    let mut cluster = fixtures::cluster(3);
+    assert_eq!(reasons(&next(&mut cluster, &[Starting, Starting, Starting], 0)), [""; 0]);
+    assert_eq!(reasons(&next(&mut cluster, &[Armed, Armed, Starting], 1)), ["NodeArmed", "NodeArmed"]);
+    assert_eq!(reasons(&next(&mut cluster, &[Armed, Armed, Armed], 2)), ["NodeArmed"]);
+    assert_eq!(reasons(&next(&mut cluster, &[Armed, Armed, Quarantined], 3)), ["NodeLost"]);
+    assert_eq!(reasons(&next(&mut cluster, &[Armed, Unreachable, Quarantined], 4)), ["NodeLost", "QuorumLost"]);
+    assert_eq!(reasons(&next(&mut cluster, &[Armed, Unreachable, Starting], 5)), [""; 0]);
+    assert_eq!(reasons(&next(&mut cluster, &[Armed, Armed, Starting], 6)), ["NodeArmed", "QuorumRestored"]);
+}
+
+#[test]
+fn an_object_in_the_way_is_named_in_conditions_and_told_once() {
+    let mut cluster = fixtures::cluster(1);
+    let problem = Problem {
+        reason: NAME_CONFLICT,
+        message: "Service votes-0 exists and does not belong to this cluster: rename or delete it".to_owned(),
+        blocks_all: false,
+    };
+    let status = summarize(&cluster, rows(&[Starting]), std::slice::from_ref(&problem), at(0));
+    let told = notices(None, &status);
+    assert_eq!(reasons(&told), ["NameConflict"]);
+    assert_eq!((told[0].kind, &told[0].note), (EventType::Warning, &problem.message));
+    cluster.status = Some(status.clone());
+    assert_eq!(condition(&cluster, "ConfigValid"), ("False", "NameConflict"));
+    assert_eq!(condition(&cluster, "Ready"), ("False", "NameConflict"));
+    assert_eq!(notices(Some(&status), &status), []);
+}
