@@ -35,7 +35,10 @@ async fn a_lock_is_held_within_seconds_and_status_says_what_the_masters_say() {
         let until = status.valid_until.as_ref().unwrap().0;
         let exact = Duration::try_from(until.duration_since(renewed)).unwrap();
         let drift = TTL / 100 + Duration::from_millis(2);
-        assert!(exact.abs_diff(TTL - drift) < Duration::from_millis(1), "{exact:?} is TTL less drift, from the sending");
+        assert!(
+            exact.abs_diff(TTL - drift) < Duration::from_millis(1),
+            "{exact:?} is TTL less drift, from the sending"
+        );
         assert!(validity.abs_diff(exact) <= Duration::from_millis(51), "{validity:?} {exact:?}");
         for good in ["Held", "ClusterAvailable", "ConfigValid"] {
             assert_eq!(condition(&lock, good).map(|c| c.status).as_deref(), Some("True"), "{good}");

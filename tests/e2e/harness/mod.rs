@@ -154,7 +154,13 @@ pub async fn output(program: &str, args: &[&str]) -> Result<String, String> {
     if output.status.success() {
         Ok(text(&output.stdout))
     } else {
-        Err(format!("{program} {}: {}\n{}{}", args.join(" "), output.status, text(&output.stdout), text(&output.stderr)))
+        Err(format!(
+            "{program} {}: {}\n{}{}",
+            args.join(" "),
+            output.status,
+            text(&output.stdout),
+            text(&output.stderr)
+        ))
     }
 }
 

@@ -23,12 +23,7 @@ where
 }
 
 /// The object once it exists and is as asked, or after `limit` what it was last, as YAML.
-pub async fn until_within<K>(
-    limit: Duration,
-    api: &Api<K>,
-    name: &str,
-    holds: impl Fn(&K) -> bool,
-) -> Result<K, String>
+pub async fn until_within<K>(limit: Duration, api: &Api<K>, name: &str, holds: impl Fn(&K) -> bool) -> Result<K, String>
 where
     K: Resource + Clone + Debug + Serialize + DeserializeOwned + Send + 'static,
 {
