@@ -4,6 +4,7 @@
 
 mod acquire;
 mod agent;
+mod arming;
 mod faults;
 mod keep;
 mod keeper;
