@@ -151,7 +151,7 @@ async fn change(env: &Env, kind: &str, name: &str, spec: Value) -> Result<Dynami
 fn refused(answer: Result<DynamicObject, Error>, text: &str) {
     match answer {
         Err(Error::Api(status)) => {
-            assert!(status.is_invalid() && status.message.contains(text), "{text:?}: {status:?}")
+            assert!(status.is_invalid() && status.message.contains(text), "{text:?}: {status:?}");
         }
         other => panic!("{text:?}: not refused by the API server, but {other:?}"),
     }

@@ -134,8 +134,7 @@ impl Watch {
     /// Ends it.
     pub fn finish(self) -> Vec<Claim> {
         self.tasks.values().for_each(JoinHandle::abort);
-        let claims = self.claims.lock().unwrap().clone();
-        claims
+        self.claims.lock().unwrap().clone()
     }
 }
 

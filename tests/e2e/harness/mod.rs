@@ -17,6 +17,7 @@ pub mod probe;
 pub mod redis;
 pub mod wait;
 
+use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::time::Duration;
 
@@ -127,7 +128,8 @@ async fn evidence(namespace: &str) -> String {
         &["-n", install::NAMESPACE, "get", "pods", "-o", "wide"],
         &["-n", install::NAMESPACE, "logs", &operator, "--tail=120"],
     ] {
-        all += &format!("\n$ kubectl {}\n{}", args.join(" "), kubectl(args).await.unwrap_or_else(|error| error));
+        let printed = kubectl(args).await.unwrap_or_else(|error| error);
+        writeln!(all, "\n$ kubectl {}\n{printed}", args.join(" ")).unwrap();
     }
     all
 }

@@ -118,9 +118,9 @@ impl Record {
         let answers: Vec<_> = self.of(master).collect();
         let last = answers.iter().rposition(|(_, said)| said.is_some_and(|o| o.owner == owner));
         let last = last.unwrap_or_else(|| panic!("master {master} never had the key for {owner}"));
-        let (before, owned) = answers[last];
+        let (before, said) = answers[last];
         let (after, _) = answers.get(last + 1).unwrap_or_else(|| panic!("master {master} has the key still"));
-        let expiry = before.sent + owned.map(|o| o.left).unwrap_or_default();
+        let expiry = before.sent + said.map(|o| o.left).unwrap_or_default();
         assert!(after.received < expiry, "on master {master} the key may have expired: {before:?} {after:?}");
     }
 
