@@ -154,8 +154,8 @@ fn a_deleted_lock_is_given_back_whatever_is_wrong_with_it() {
     lock.status = Some(fixtures::held_status(17));
     for cluster in [Some(&cluster), None] {
         let action = decide(&Situation { cluster, ..situation(&lock, &fixtures::cluster()) });
-        assert!(matches!(action, Action::Finalize { owner: Some(o), .. } if o == owner()));
+        assert!(matches!(action, Action::Finalize { recorded: Some((_, o)) } if o == owner()));
     }
     lock.metadata.name = Some("x".repeat(129));
-    assert!(matches!(decide(&situation(&lock, &cluster)), Action::Finalize { key: None, .. }));
+    assert!(matches!(decide(&situation(&lock, &cluster)), Action::Finalize { recorded: None }));
 }
