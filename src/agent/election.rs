@@ -10,7 +10,7 @@ use tracing::{info, warn};
 
 use super::answer::{Answer, Held, Knowledge};
 use super::metrics::Metrics;
-use crate::redlock::{Client, Lease, LeaseOptions, LeaseState, LockKey, Loss, Wait};
+use crate::redlock::{Client, Grant, Lease, LeaseOptions, LeaseState, LockKey, Loss, Wait};
 
 /// How old the knowledge of who leads may be before it is read again.
 const FRESH: Duration = Duration::from_secs(1);
@@ -35,6 +35,11 @@ struct Shared {
     known: tokio::sync::Mutex<Option<Knowledge>>,
     reached_quorum: watch::Sender<bool>,
     metrics: Metrics,
+}
+
+/// The grant, if it is proven now. The clock is read while the state is locked, so that a renewal at this moment counts.
+fn proven(state: &watch::Ref<'_, LeaseState>) -> Option<Grant> {
+    state.valid_at(Instant::now())
 }
 
 impl Candidate {
@@ -80,15 +85,13 @@ impl Candidate {
 
     fn held(&self) -> Option<Held> {
         self.with_lease(|lease| {
-            let lease = lease.as_ref().filter(|lease| lease.is_held())?;
-            match *lease.state().borrow() {
-                LeaseState::Held(grant) => Some(Held {
-                    token: lease.owner().token().get(),
-                    renewed_at: grant.renewed_at,
-                    valid_until: grant.valid_until,
-                }),
-                LeaseState::Lost(_) | LeaseState::Released => None,
-            }
+            let lease = lease.as_ref()?;
+            let grant = proven(&lease.state().borrow())?;
+            Some(Held {
+                token: lease.owner().token().get(),
+                renewed_at: grant.renewed_at,
+                valid_until: grant.valid_until,
+            })
         })
     }
 
@@ -163,34 +166,31 @@ impl Candidate {
         let mut renewals = 0;
         let mut renewed_by_nobody = false;
         loop {
-            let now = *state.borrow_and_update();
-            match now {
-                LeaseState::Held(grant) if Instant::now() < grant.valid_until => {
-                    metrics.renewed(grant.renewals.saturating_sub(renewals));
-                    renewals = grant.renewals;
-                    tokio::select! {
-                        biased;
-                        () = stop.cancelled() => {
-                            // Out of sight first: nobody is told to lead while the lock is being given back.
-                            if let Some(lease) = self.with_lease(Option::take) {
-                                let released = lease.release().await;
-                                info!(%key, ?released, "gave leadership back");
-                            }
-                            return true;
-                        }
-                        // Without a sender nothing renews it any more: it ends by the clock.
-                        result = state.changed(), if !renewed_by_nobody => renewed_by_nobody = result.is_err(),
-                        () = sleep_until(grant.valid_until) => {}
+            let Some(grant) = proven(&state.borrow_and_update()) else { break };
+            metrics.renewed(grant.renewals.saturating_sub(renewals));
+            renewals = grant.renewals;
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => {
+                    // Out of sight first: nobody is told to lead while the lock is being given back.
+                    if let Some(lease) = self.with_lease(Option::take) {
+                        let released = lease.release().await;
+                        info!(%key, ?released, "gave leadership back");
                     }
-                    continue;
+                    return true;
                 }
-                LeaseState::Held(_) => metrics.lost(Loss::Expired),
-                LeaseState::Lost(loss) => metrics.lost(loss),
-                LeaseState::Released => {}
+                // Without a sender nothing renews it any more: it ends by the clock.
+                result = state.changed(), if !renewed_by_nobody => renewed_by_nobody = result.is_err(),
+                () = sleep_until(grant.valid_until) => {}
             }
-            warn!(%key, state = ?now, "leadership ended; contending again");
-            drop(self.with_lease(Option::take));
-            return false;
         }
+        let loss = match *state.borrow() {
+            LeaseState::Lost(loss) => loss,
+            LeaseState::Held(_) | LeaseState::Released => Loss::Expired,
+        };
+        metrics.lost(loss);
+        warn!(%key, ?loss, "this pod does not lead any more; contending again");
+        drop(self.with_lease(Option::take));
+        false
     }
 }

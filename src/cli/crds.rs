@@ -25,11 +25,11 @@ pub enum Error {
     Stdout(#[from] io::Error),
 }
 
-/// Writes them to files in `out`, as templates of the `chart`, or to standard output.
+/// Writes them to files in `out`, as templates of a chart to files in `chart`, or to standard output.
 pub fn write(out: Option<&Path>, chart: Option<&Path>) -> Result<(), Error> {
     match (out, chart) {
         (Some(dir), _) => write_files(dir, crds::to_yaml),
-        (None, Some(chart)) => write_files(&chart.join("templates").join("crds"), crds::to_chart_template),
+        (None, Some(dir)) => write_files(dir, crds::to_chart_template),
         (None, None) => {
             let documents: Result<Vec<_>, _> = crds::all().iter().map(|(_, crd)| crds::to_yaml(crd)).collect();
             match io::stdout().write_all(documents?.join("---\n").as_bytes()) {

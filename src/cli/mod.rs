@@ -19,10 +19,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
 use tracing::error;
 
-use crate::{agent, duration};
+use crate::{agent, duration, operator};
 
 /// The command failed.
 const FAILED: u8 = 1;
@@ -47,10 +48,33 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run the controllers of RedisLockCluster and DistributedLock.
+    Operator(OperatorArgs),
     /// Run as a sidecar that elects a leader among pods.
     Agent(AgentArgs),
     /// Print the CustomResourceDefinitions as YAML.
     Crds(CrdsArgs),
+}
+
+#[derive(Debug, Args)]
+struct OperatorArgs {
+    /// Image of the nodes of a RedisLockCluster that names none: Redis 7 or later, or Valkey.
+    #[arg(long, env = "REDLOCK_REDIS_IMAGE", default_value = "redis:7.4-alpine", value_parser = NonEmptyStringValueParser::new())]
+    redis_image: String,
+    /// Where to answer over HTTP: /livez, /readyz, /metrics.
+    #[arg(long, env = "REDLOCK_LISTEN", default_value = "0.0.0.0:8080")]
+    listen: SocketAddr,
+    /// The namespace that the operator runs in: there its Lease is [default: the kubeconfig's]
+    #[arg(long, env = "POD_NAMESPACE")]
+    namespace: Option<String>,
+    /// Name of its pod.
+    #[arg(long, env = "POD_NAME")]
+    pod_name: Option<String>,
+    /// UID of its pod.
+    #[arg(long, env = "POD_UID")]
+    pod_uid: Option<String>,
+    #[command(flatten)]
+    log: log::LogArgs,
 }
 
 #[derive(Debug, Args)]
@@ -82,7 +106,7 @@ struct CrdsArgs {
     /// Write a file for each into this directory instead.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Write them as templates of the chart in this directory instead.
+    /// Write them as templates of the chart into this directory instead.
     #[arg(long, value_name = "DIR", conflicts_with = "out")]
     chart: Option<PathBuf>,
 }
@@ -103,6 +127,12 @@ impl Command {
     fn run(self) -> ExitCode {
         match self {
             Self::Crds(args) => finish(crds::write(args.out.as_deref(), args.chart.as_deref()), |_| FAILED),
+            Self::Operator(args) => {
+                let OperatorArgs { redis_image, listen, namespace, pod_name, pod_uid, log } = args;
+                log.init();
+                let options = operator::Options { redis_image, listen, namespace, pod_name, pod_uid };
+                finish(block_on(operator::run(options)), |_| FAILED)
+            }
             Self::Agent(args) => {
                 let AgentArgs { lock, identity, ttl, renew_every, secret_dir, listen, log } = args;
                 log.init();

@@ -1,5 +1,6 @@
 //! Whether this process is alive, and whether it is ready.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,15 +21,15 @@ struct State {
     last_beat: Instant,
     /// The part of the process that has ended though it must not.
     ended: Option<String>,
-    /// Why it is not ready yet, or not any more.
-    awaits: Option<String>,
+    /// What it waits for until it is ready, by the part that waits.
+    awaited: BTreeMap<&'static str, String>,
 }
 
 impl Health {
-    /// Alive, and not ready because of what it awaits.
+    /// Alive, and ready.
     #[must_use]
-    pub fn new(awaits: &str) -> Self {
-        let state = State { last_beat: Instant::now(), ended: None, awaits: Some(awaits.to_owned()) };
+    pub fn new() -> Self {
+        let state = State { last_beat: Instant::now(), ended: None, awaited: BTreeMap::new() };
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
@@ -47,14 +48,14 @@ impl Health {
         self.with(|state| state.ended = Some(part.to_owned()));
     }
 
-    /// Not ready, because of that.
-    pub fn awaits(&self, what: impl Into<String>) {
-        self.with(|state| state.awaits = Some(what.into()));
+    /// Not ready, because `part` waits for `what`.
+    pub fn awaits(&self, part: &'static str, what: impl Into<String>) {
+        self.with(|state| state.awaited.insert(part, what.into()));
     }
 
-    /// Ready.
-    pub fn ready(&self) {
-        self.with(|state| state.awaits = None);
+    /// `part` waits no more.
+    pub fn arrived(&self, part: &'static str) {
+        self.with(|state| state.awaited.remove(part));
     }
 
     /// Whether the process is alive; if not, why.
@@ -70,7 +71,16 @@ impl Health {
 
     /// Whether the process is ready; if not, why.
     pub fn readiness(&self) -> Result<(), String> {
-        self.with(|state| state.awaits.clone().map_or(Ok(()), Err))
+        self.with(|state| {
+            let awaited: Vec<_> = state.awaited.iter().map(|(part, what)| format!("{part} awaits {what}")).collect();
+            if awaited.is_empty() { Ok(()) } else { Err(awaited.join("; ")) }
+        })
+    }
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -80,7 +90,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_silent_supervisor_is_not_alive() {
-        let health = Health::new("");
+        let health = Health::new();
         tokio::time::advance(PATIENCE).await;
         assert_eq!(health.liveness(), Ok(()));
         tokio::time::advance(Duration::from_secs(1)).await;
@@ -91,7 +101,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_part_that_ended_is_named_and_stays_ended() {
-        let health = Health::new("");
+        let health = Health::new();
         health.ended("lock controller");
         health.beat();
         assert_eq!(health.liveness(), Err("lock controller has ended".to_owned()));
@@ -99,11 +109,12 @@ mod tests {
 
     #[tokio::test]
     async fn readiness_says_what_it_waits_for() {
-        let health = Health::new("first lists");
-        assert_eq!(health.readiness(), Err("first lists".to_owned()));
-        health.ready();
+        let health = Health::new();
+        health.awaits("lock controller", "the first list");
+        health.awaits("cluster controller", "the first list");
+        health.arrived("lock controller");
+        assert_eq!(health.readiness(), Err("cluster controller awaits the first list".to_owned()));
+        health.arrived("cluster controller");
         assert_eq!(health.readiness(), Ok(()));
-        health.awaits("end");
-        assert_eq!(health.readiness(), Err("end".to_owned()));
     }
 }

@@ -64,12 +64,13 @@ mod tests {
 
     #[tokio::test]
     async fn the_probes_tell_alive_and_ready_apart() {
-        let health = Health::new("the first list of distributedlocks");
+        let health = Health::new();
+        health.awaits("lock controller", "the first list");
         let address = serve(health.clone()).await;
         assert_eq!(answer(format!("{address}/livez")).await, (200, "ok\n".to_owned()));
-        let waiting = "the first list of distributedlocks\n".to_owned();
+        let waiting = "lock controller awaits the first list\n".to_owned();
         assert_eq!(answer(format!("{address}/readyz")).await, (503, waiting));
-        health.ready();
+        health.arrived("lock controller");
         health.ended("lease");
         assert_eq!(answer(format!("{address}/livez")).await, (503, "lease has ended\n".to_owned()));
         assert_eq!(answer(format!("{address}/readyz")).await, (200, "ok\n".to_owned()));
@@ -77,7 +78,7 @@ mod tests {
 
     #[tokio::test]
     async fn metrics_come_as_openmetrics() {
-        let address = serve(Health::new("")).await;
+        let address = serve(Health::new()).await;
         let response = reqwest::get(format!("{address}/metrics")).await.unwrap();
         assert_eq!(response.headers()["content-type"], CONTENT_TYPE);
         let text = response.text().await.unwrap();

@@ -3,6 +3,7 @@
 #![allow(clippy::expect_used, clippy::panic)] // What a test needs and does not get fails it.
 
 mod acquire;
+mod agent;
 mod arming;
 mod faults;
 mod keep;
