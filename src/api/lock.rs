@@ -86,7 +86,7 @@ pub struct ClusterRef {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new(
-    "!has(self.renewEvery) || duration(self.renewEvery) <= duration(has(self.ttl) ? self.ttl : '30s') / 2"
+    "!has(self.renewEvery) || duration(self.renewEvery) + duration(self.renewEvery) <= duration(has(self.ttl) ? self.ttl : '30s')"
 ).message("renewEvery must be at most half of ttl (30s by default), so that one failed renewal does not lose the lock").field_path(".renewEvery"))]
 pub struct LeaseSpec {
     /// Time to live of the lock on each node, 1s to 24h and at most the cluster's maxTTL; default 30s. If its keeper dies,
@@ -188,3 +188,7 @@ impl DistributedLock {
         self.spec.cluster_ref.namespace.clone().or_else(|| self.namespace()).unwrap_or_default()
     }
 }
+
+#[cfg(test)]
+#[path = "lock_tests.rs"]
+mod tests;

@@ -1,5 +1,6 @@
 //! Wiring: what triggers a look at a lock, and what ends the whole.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -147,8 +148,10 @@ async fn sweep(reconciler: &Reconciler) {
                 reconciler.forget(&subject);
             }
         }
-        let clusters: Vec<_> = reconciler.clusters.state().iter().filter_map(|cluster| cluster.uid()).collect();
-        reconciler.connections.retain(|uid| clusters.iter().any(|alive| alive == uid));
+        let locks: HashSet<_> = reconciler.locks.state().iter().filter_map(|lock| lock.uid()).collect();
+        reconciler.publisher.retain(|uid| locks.contains(uid));
+        let clusters: HashSet<_> = reconciler.clusters.state().iter().filter_map(|cluster| cluster.uid()).collect();
+        reconciler.connections.retain(|uid| clusters.contains(uid));
     }
 }
 

@@ -43,6 +43,9 @@ pub enum Obstacle {
     },
 }
 
+/// A grant that status shows, and of which lock.
+pub type Recorded = (LockKey, Owner);
+
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -61,10 +64,8 @@ pub enum Action {
     },
     /// Give back what the deleted lock holds, and let it go.
     Finalize {
-        /// The lock, if its name is one.
-        key: Option<LockKey>,
         /// The grant that status shows.
-        owner: Option<Owner>,
+        recorded: Option<Recorded>,
     },
     /// Do nothing with the nodes until something changes, and say why. What is held stays held.
     Wait(Obstacle),
@@ -73,7 +74,7 @@ pub enum Action {
         /// Why.
         obstacle: Obstacle,
         /// The grant that status shows.
-        owner: Option<Owner>,
+        recorded: Option<Recorded>,
     },
     /// Take the lock and keep it.
     Hold {
@@ -148,7 +149,10 @@ pub fn decide(situation: &Situation<'_>) -> Action {
     let finalizing = lock.metadata.finalizers.iter().flatten().any(|f| f == FINALIZER);
     if lock.metadata.deletion_timestamp.is_some() {
         return match (situation.leader, finalizing, situation.state) {
-            (true, true, _) => Action::Finalize { key: key_of(lock).ok(), owner: recorded_owner(lock) },
+            (true, true, _) => {
+                let recorded = key_of(lock).ok().and_then(|key| Some((key, recorded_owner(lock)?)));
+                Action::Finalize { recorded }
+            }
             (_, _, Some(_)) => Action::Abandon,
             (_, _, None) => Action::Nothing,
         };
@@ -161,16 +165,17 @@ fn lead(situation: &Situation<'_>) -> Action {
     let recorded = recorded_owner(lock);
     let key = match key_of(lock) {
         Ok(key) => key,
-        Err(obstacle) => return Action::Refuse { obstacle, owner: None },
+        Err(obstacle) => return Action::Refuse { obstacle, recorded: None },
     };
+    let refuse = |obstacle| Action::Refuse { obstacle, recorded: recorded.clone().map(|owner| (key.clone(), owner)) };
     let Some(cluster) = situation.cluster else { return Action::Wait(Obstacle::ClusterNotFound) };
     if !admits(cluster, lock) {
-        return Action::Refuse { obstacle: Obstacle::NamespaceNotAllowed, owner: recorded };
+        return refuse(Obstacle::NamespaceNotAllowed);
     }
     let too_long = too_long(cluster, lock);
     let is_held = situation.state.map_or(recorded.is_some(), State::is_held);
     if let (Some(obstacle), false) = (&too_long, is_held) {
-        return Action::Refuse { obstacle: obstacle.clone(), owner: recorded };
+        return refuse(obstacle.clone());
     }
     if let Some(why) = situation.unconnected {
         return Action::Wait(Obstacle::Unconnected(why.clone()));

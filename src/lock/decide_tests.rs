@@ -134,7 +134,9 @@ fn what_is_missing_is_waited_for() {
 #[test]
 fn a_process_that_does_not_lead_renews_what_is_held_and_takes_nothing() {
     let (mut lock, cluster, state) = (fixtures::lock(), fixtures::cluster(), held());
-    let follower = |lock, state| decide(&Situation { leader: false, state, ..situation(lock, &cluster) });
+    let follower = |lock: &DistributedLock, state: Option<&State>| {
+        decide(&Situation { leader: false, state, ..situation(lock, &cluster) })
+    };
     assert_eq!(follower(&lock, None), Action::Nothing);
     assert_eq!(follower(&lock, Some(&state)), Action::Abandon, "status does not show it as held any more");
     assert_eq!(follower(&fixtures::observed_lock(), None), Action::Nothing);
@@ -152,8 +154,8 @@ fn a_deleted_lock_is_given_back_whatever_is_wrong_with_it() {
     lock.status = Some(fixtures::held_status(17));
     for cluster in [Some(&cluster), None] {
         let action = decide(&Situation { cluster, ..situation(&lock, &fixtures::cluster()) });
-        assert!(matches!(action, Action::Finalize { owner: Some(o), .. } if o == owner()));
+        assert!(matches!(action, Action::Finalize { recorded: Some((_, o)) } if o == owner()));
     }
     lock.metadata.name = Some("x".repeat(129));
-    assert!(matches!(decide(&situation(&lock, &cluster)), Action::Finalize { key: None, .. }));
+    assert!(matches!(decide(&situation(&lock, &cluster)), Action::Finalize { recorded: None }));
 }

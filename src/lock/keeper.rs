@@ -165,3 +165,7 @@ impl Shared {
         assert!(!first, "failing as told");
     }
 }
+
+#[cfg(test)]
+#[path = "keeper_tests.rs"]
+mod tests;

@@ -127,6 +127,12 @@ impl Publisher {
         pages.written.remove(uid);
     }
 
+    /// Forgets every lock that is not `alive`.
+    pub fn retain(&self, alive: impl Fn(&str) -> bool) {
+        let gone: Vec<_> = self.pages().objects.keys().filter(|uid| !alive(uid)).cloned().collect();
+        gone.iter().for_each(|uid| self.forget(uid));
+    }
+
     /// Gives turns as the budget allows, for ever.
     pub async fn run(&self) {
         loop {

@@ -14,7 +14,7 @@ use tracing::{debug, warn};
 use super::actor::{Job, Task};
 use super::client_secret::{Binding, ClientSecrets};
 use super::connections::{Connections, Engine, Unconnected};
-use super::decide::{self, FINALIZER, Obstacle, Situation};
+use super::decide::{self, FINALIZER, Obstacle, Recorded, Situation};
 use super::error::{Error, within};
 use super::keeper::{Keeper, Stop};
 use super::notices::{Notice, Notices};
@@ -25,7 +25,7 @@ use super::{Subject, Watched, finalize};
 use crate::api::{DistributedLock, RedisLockCluster};
 use crate::cluster::names::STATUS_MANAGER;
 use crate::operator::Context;
-use crate::redlock::{LockKey, Owner, Reason};
+use crate::redlock::{LockKey, Reason};
 
 /// How often a lock is looked at though nothing tells to: to heal what was changed behind the operator's back.
 const HEAL_AFTER: Duration = Duration::from_mins(10);
@@ -123,7 +123,7 @@ impl Reconciler {
                 }
                 Ok(Action::requeue(HEAL_AFTER))
             }
-            decide::Action::Finalize { key, owner } => self.finalize(&subject, object, engine, key, owner).await,
+            decide::Action::Finalize { recorded } => self.finalize(&subject, object, engine, recorded).await,
             decide::Action::Wait(obstacle) => {
                 // What is held, or may be, is left to its actor: the nodes may outlive what is missing here.
                 if !matches!(state, None | Some(State::Held { .. } | State::Adopting { .. })) {
@@ -133,8 +133,8 @@ impl Reconciler {
                 let missing = matches!(obstacle, Obstacle::Unconnected(_));
                 Ok(Action::requeue(if missing { SECRET_AFTER } else { HEAL_AFTER }))
             }
-            decide::Action::Refuse { obstacle, owner } => {
-                if let Some(notice) = finalize::notice(self.give_back(&subject, engine, None, owner).await, false) {
+            decide::Action::Refuse { obstacle, recorded } => {
+                if let Some(notice) = finalize::notice(self.give_back(&subject, engine, recorded).await, false) {
                     self.notices.tell(&subject.reference, notice);
                 }
                 self.show(&subject, lock, found.cluster.as_ref(), Some(&obstacle), None).await?;
@@ -218,14 +218,14 @@ impl Reconciler {
         &self,
         subject: &Subject,
         engine: Option<Arc<Engine>>,
-        key: Option<LockKey>,
-        owner: Option<Owner>,
+        recorded: Option<Recorded>,
     ) -> Option<Ending> {
         if !self.leadership.is_leader() {
             return None;
         }
-        let ending = self.keeper.stop(&subject.uid, Stop::Release(owner.clone())).await;
-        let (Some(engine), Some(key), Some(owner), None) = (engine, key, owner, ending) else { return ending };
+        let owner = recorded.as_ref().map(|(_, owner)| owner.clone());
+        let ending = self.keeper.stop(&subject.uid, Stop::Release(owner)).await;
+        let (Some(engine), Some((key, owner)), None) = (engine, recorded, ending) else { return ending };
         let release = async {
             engine.settled().await;
             engine.client().release(&key, &owner).await
@@ -238,11 +238,11 @@ impl Reconciler {
         subject: &Subject,
         object: &Watched,
         engine: Option<Arc<Engine>>,
-        key: Option<LockKey>,
-        owner: Option<Owner>,
+        recorded: Option<Recorded>,
     ) -> Result<Action, Error> {
-        let ending = self.give_back(subject, engine, key, owner.clone()).await;
-        if let Some(notice) = finalize::notice(ending, owner.is_some()) {
+        let may_be_held = recorded.is_some();
+        let ending = self.give_back(subject, engine, recorded).await;
+        if let Some(notice) = finalize::notice(ending, may_be_held) {
             self.notices.tell(&subject.reference, notice);
         }
         if let Ok(lock) = &object.0 {
@@ -295,7 +295,7 @@ impl Reconciler {
             return Ok(Action::await_change());
         }
         if finalizing && self.leadership.is_leader() {
-            let ending = self.give_back(subject, None, None, None).await;
+            let ending = self.give_back(subject, None, None).await;
             if let Some(notice) = finalize::notice(ending, ending.is_none()) {
                 self.notices.tell(&subject.reference, notice);
             }
@@ -358,3 +358,7 @@ impl Reconciler {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "reconcile_tests.rs"]
+mod tests;

@@ -6,5 +6,6 @@ mod acquire;
 mod agent;
 mod faults;
 mod keep;
+mod keeper;
 mod server;
 mod waiting;
