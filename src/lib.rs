@@ -7,10 +7,14 @@
 //! - [`lock`]: controller of `DistributedLock`: takes, keeps, observes and gives back locks
 //! - [`operator`]: wiring of both controllers: leadership, health, metrics, events, shutdown
 //! - [`agent`]: the sidecar that elects a leader among pods, straight on the masters
+//! - [`cli`]: the command line, its exit codes and logs
+//! - [`duration`]: durations as Kubernetes writes them
 
 pub mod agent;
 pub mod api;
+pub mod cli;
 pub mod cluster;
+pub mod duration;
 pub mod lock;
 pub mod operator;
 pub mod redlock;

@@ -1,1 +1,175 @@
-//! placeholder
+//! `redlock agent`: a sidecar that elects a leader among pods, straight on the masters.
+//!
+//! It asks neither the operator nor the API server for anything: leaders are elected, kept and followed while both are down.
+//!
+//! # Layout
+//! - [`secret`]: the mounted `<cluster>-client` Secret: where the masters are and how to log in
+//! - [`election`]: contends, leads until lost, contends again; gives back at the end
+//! - [`answer`]: what it says of who leads, by its own monotonic clock
+//! - [`http`]: how the application asks
+//! - [`metrics`]: what it counts
+
+pub mod answer;
+pub mod election;
+pub mod http;
+pub mod metrics;
+pub mod secret;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use crate::redlock::{Client, LeaseOptions, LockKey, RedisNode, Renewal};
+use election::Candidate;
+use secret::{Secret, SecretError};
+
+/// What the agent is told.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Name of the lock within the Secret's namespace.
+    pub lock: String,
+    /// Who contends: unique among the pods that do.
+    pub identity: String,
+    /// Time to live of the lock.
+    pub ttl: Duration,
+    /// How often it is renewed; a third of the TTL if not told.
+    pub renew_every: Option<Duration>,
+    /// Where the Secret is mounted.
+    pub secret_dir: PathBuf,
+    /// Where to answer over HTTP.
+    pub listen: SocketAddr,
+}
+
+/// Why the agent ended, or did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The mounted Secret is not there, or not one of this operator.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    /// The options do not fit each other or the cluster.
+    #[error("{0}")]
+    Options(String),
+    /// The address is taken, or not this machine's.
+    #[error("failed to listen on {address}: {error}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// The process cannot be set up.
+    #[error("failed to set up the process: {0}")]
+    Process(#[from] std::io::Error),
+    /// A part of the process ended though it must not.
+    #[error("{0} ended")]
+    Ended(&'static str),
+}
+
+impl Error {
+    /// Whether what was mounted or configured is at fault: the same start will fail again.
+    #[must_use]
+    pub fn is_configuration(&self) -> bool {
+        matches!(self, Self::Secret(_) | Self::Options(_))
+    }
+}
+
+/// Shortest time between renewals: below it a lease is mostly renewal.
+const MIN_RENEW_EVERY: Duration = Duration::from_millis(100);
+/// Longest identity: a pod's name is at most so long.
+const MAX_IDENTITY: usize = 253;
+
+/// Checks the options against each other and against what the cluster permits.
+fn lease_options(options: &Options, max_ttl: Duration) -> Result<LeaseOptions, Error> {
+    let Options { identity, ttl, renew_every, .. } = options;
+    let refuse = |message: String| Err(Error::Options(message));
+    if identity.is_empty() || identity.len() > MAX_IDENTITY || identity.chars().any(|c| c.is_control() || c == ' ') {
+        return refuse(format!("--identity (POD_NAME) must have 1 to {MAX_IDENTITY} characters and no space"));
+    }
+    if *ttl > max_ttl {
+        return refuse(format!("--ttl {ttl:?} is above {max_ttl:?}, the maxTTL of the cluster"));
+    }
+    let renew_every = renew_every.unwrap_or(*ttl / 3);
+    if renew_every < MIN_RENEW_EVERY || renew_every > *ttl / 2 {
+        return refuse(format!(
+            "a lease of {ttl:?} cannot be renewed every {renew_every:?}: from {MIN_RENEW_EVERY:?} to half of --ttl \
+             (default a third), so that one failed renewal loses nothing"
+        ));
+    }
+    Ok(LeaseOptions { renewal: Renewal::Every(renew_every), ..LeaseOptions::new(identity, *ttl) })
+}
+
+/// Runs until SIGTERM or SIGINT.
+pub async fn run(options: Options) -> Result<(), Error> {
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let stop = CancellationToken::new();
+    let on_signal = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = term.recv() => info!("SIGTERM: giving back"),
+            _ = int.recv() => info!("SIGINT: giving back"),
+        }
+        on_signal.cancel();
+    });
+    let listener =
+        TcpListener::bind(options.listen).await.map_err(|error| Error::Listen { address: options.listen, error })?;
+    serve(options, listener, stop).await
+}
+
+/// Contends and answers on `listener` until `stop`, then gives back.
+pub async fn serve(options: Options, listener: TcpListener, stop: CancellationToken) -> Result<(), Error> {
+    let secret = Secret::read(&options.secret_dir)?;
+    let key = LockKey::new(&secret.namespace, &options.lock).map_err(|e| Error::Options(format!("--lock: {e}")))?;
+    let lease = lease_options(&options, secret.max_ttl)?;
+    info!(%key, identity = lease.identity, ttl = ?lease.ttl, nodes = secret.endpoints.len(), "contending");
+    let client = Client::new(secret.endpoints.into_iter().map(RedisNode::connect), secret.node_timeout);
+    let candidate = Candidate::new(client, key, lease, secret.node_timeout);
+    let server = axum::serve(listener, http::router(candidate.clone()));
+    tokio::select! {
+        () = candidate.run(stop) => Ok(()),
+        result = server.into_future() => { result?; Err(Error::Ended("the HTTP server")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(identity: &str, ttl: u64, renew_every: Option<u64>) -> Options {
+        Options {
+            lock: "web".to_owned(),
+            identity: identity.to_owned(),
+            ttl: Duration::from_millis(ttl),
+            renew_every: renew_every.map(Duration::from_millis),
+            secret_dir: PathBuf::new(),
+            listen: ([127, 0, 0, 1], 0).into(),
+        }
+    }
+
+    #[test]
+    fn a_lease_is_renewed_each_third_of_its_ttl() {
+        let max = Duration::from_secs(60);
+        let lease = lease_options(&options("web-0", 15_000, None), max).unwrap();
+        assert_eq!((lease.ttl, lease.renewal), (Duration::from_secs(15), Renewal::Every(Duration::from_secs(5))));
+        let lease = lease_options(&options("web-0", 15_000, Some(7_500)), max).unwrap();
+        assert_eq!(lease.renewal, Renewal::Every(Duration::from_millis(7_500)));
+    }
+
+    #[test]
+    fn options_that_could_not_work_say_why() {
+        for (options, word) in [
+            (options("", 15_000, None), "--identity"),
+            (options("a b", 15_000, None), "--identity"),
+            (options("web-0", 60_001, None), "maxTTL"),
+            (options("web-0", 15_000, Some(7_501)), "half of --ttl"),
+            (options("web-0", 150, None), "from 100ms"),
+        ] {
+            let error = lease_options(&options, Duration::from_secs(60)).unwrap_err();
+            assert!(error.to_string().contains(word) && error.is_configuration(), "{error}");
+        }
+    }
+}

@@ -188,3 +188,7 @@ impl DistributedLock {
         self.spec.cluster_ref.namespace.clone().or_else(|| self.namespace()).unwrap_or_default()
     }
 }
+
+#[cfg(test)]
+#[path = "lock_tests.rs"]
+mod tests;

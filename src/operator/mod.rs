@@ -1,13 +1,28 @@
 //! Wiring of both controllers: leadership, health, metrics, events, shutdown.
+//!
+//! # Layout
+//! - [`run`]: `redlock operator`: starts everything, ends everything
+//! - [`preflight`]: whether the API server lets it work
+//! - [`supervisor`]: no part ends unseen; [`health`] and [`http`]: what the probes are told
+//! - [`lease`]: the `Lease` by which one of several operators decides; [`leadership`]: what the others ask of it
+//! - [`events`]: Kubernetes Events; [`metrics`]: what is counted
 
 pub mod events;
+pub mod health;
+pub mod http;
 pub mod leadership;
 pub mod lease;
 pub mod metrics;
+pub mod preflight;
+pub mod run;
+pub mod supervisor;
 
 use events::Events;
+use health::Health;
 use leadership::Leadership;
 use metrics::Metrics;
+
+pub use run::{Options, run};
 
 /// What both controllers share. Cheap to clone.
 #[derive(Clone)]
@@ -20,4 +35,6 @@ pub struct Context {
     pub metrics: Metrics,
     /// Whether this process may decide (acquire, release, create, arm, write status).
     pub leadership: Leadership,
+    /// Told when a controller has listed what it watches.
+    pub health: Health,
 }

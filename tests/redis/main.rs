@@ -1,8 +1,12 @@
 //! The engine on real Redis servers, which the tests start on loopback and end by their process.
 
+#![allow(clippy::expect_used, clippy::panic)] // What a test needs and does not get fails it.
+
 mod acquire;
+mod agent;
 mod arming;
 mod faults;
 mod keep;
+mod keeper;
 mod server;
 mod waiting;

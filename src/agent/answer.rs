@@ -1,0 +1,170 @@
+//! What the agent says of who leads: pure, from what was proven or read, and when, on the own monotonic clock.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::time::Instant;
+
+use crate::redlock::{Observation, Owner};
+
+/// The answer to `GET /`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Answer {
+    /// Who leads; empty where nobody does, or nobody can tell.
+    pub name: String,
+    /// Who answers. Equal to `name` only while this pod is proven to lead.
+    #[serde(rename = "self")]
+    pub self_: String,
+    /// Fencing token of the leader's grant.
+    pub token: Option<u64>,
+    /// How long the leader is still proven to lead, were its lease not renewed again.
+    pub valid_for_ms: u64,
+    /// How old this knowledge is; nothing where there never was any.
+    pub age_ms: Option<u64>,
+}
+
+/// The own lease, while it is held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The grant's token.
+    pub token: u64,
+    /// When its last renewal was sent.
+    pub renewed_at: Instant,
+    /// Until when it is proven.
+    pub valid_until: Instant,
+}
+
+/// What a majority of masters last showed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Knowledge {
+    /// Who holds the lock, if somebody does.
+    pub leader: Option<Leader>,
+    /// When the reading was sent: what it shows is at most so old.
+    pub read_at: Instant,
+}
+
+/// A holder as the masters show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leader {
+    /// Identity of the holder; another library's value as it is.
+    pub name: String,
+    /// Its token; another library has none.
+    pub token: Option<u64>,
+    /// Until when it holds at least.
+    pub valid_until: Instant,
+}
+
+impl Knowledge {
+    /// What an observation says that was asked for at `read_at`. A holder whose key never expires (not one of ours) is
+    /// known for `fresh` only.
+    #[must_use]
+    pub fn of(observation: &Observation, read_at: Instant, fresh: Duration) -> Self {
+        let leader = observation.holder.as_deref().map(|holder| {
+            let owner: Option<Owner> = holder.parse().ok();
+            Leader {
+                name: owner.as_ref().map_or(holder, |o| o.identity()).to_owned(),
+                token: owner.map(|o| o.token().get()),
+                valid_until: read_at + observation.remaining.unwrap_or(fresh),
+            }
+        });
+        Self { leader, read_at }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Answer {
+    /// The answer of `identity` at `now`. The own lease comes first. Without it, what was read of this identity is of an
+    /// earlier life of the same name: it does not lead, and must not be taken to.
+    #[must_use]
+    pub fn new(identity: &str, held: Option<&Held>, known: Option<&Knowledge>, now: Instant) -> Self {
+        let answer = |name: &str, token, valid_until: Instant, since: Option<Instant>| Self {
+            name: name.to_owned(),
+            self_: identity.to_owned(),
+            token,
+            valid_for_ms: millis(valid_until.saturating_duration_since(now)),
+            age_ms: since.map(|since| millis(now.saturating_duration_since(since))),
+        };
+        if let Some(held) = held.filter(|held| now < held.valid_until) {
+            return answer(identity, Some(held.token), held.valid_until, Some(held.renewed_at));
+        }
+        let read_at = known.map(|known| known.read_at);
+        match known.and_then(|known| known.leader.as_ref()) {
+            Some(leader) if now < leader.valid_until && leader.name != identity => {
+                answer(&leader.name, leader.token, leader.valid_until, read_at)
+            }
+            _ => answer("", None, now, read_at),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn observed(holder: Option<&str>, remaining: Option<Duration>) -> Observation {
+        Observation { holder: holder.map(str::to_owned), remaining, votes: 3, fence: None, failures: Vec::new() }
+    }
+
+    fn json(answer: &Answer) -> String {
+        serde_json::to_string(answer).unwrap()
+    }
+
+    #[test]
+    fn a_leader_answers_for_itself() {
+        let now = Instant::now();
+        let held = Held { token: 17, renewed_at: now, valid_until: now + 9 * SECOND };
+        let answer = Answer::new("web-0", Some(&held), None, now + 2 * SECOND);
+        assert_eq!(json(&answer), r#"{"name":"web-0","self":"web-0","token":17,"validForMs":7000,"ageMs":2000}"#);
+    }
+
+    #[test]
+    fn a_follower_names_the_leader_as_long_as_it_is_proven() {
+        let now = Instant::now();
+        let known = Knowledge::of(&observed(Some("web-0@17"), Some(5 * SECOND)), now, SECOND);
+        let answer = |after| Answer::new("web-1", None, Some(&known), now + after);
+        assert_eq!(
+            json(&answer(Duration::from_millis(400))),
+            r#"{"name":"web-0","self":"web-1","token":17,"validForMs":4600,"ageMs":400}"#
+        );
+        assert_eq!(json(&answer(5 * SECOND)), r#"{"name":"","self":"web-1","token":null,"validForMs":0,"ageMs":5000}"#);
+    }
+
+    #[test]
+    fn without_knowledge_nobody_leads() {
+        let now = Instant::now();
+        let none = r#"{"name":"","self":"web-1","token":null,"validForMs":0,"ageMs":null}"#;
+        assert_eq!(json(&Answer::new("web-1", None, None, now)), none);
+        let free = Knowledge::of(&observed(None, None), now, SECOND);
+        let answer = Answer::new("web-1", None, Some(&free), now);
+        assert_eq!((answer.name.as_str(), answer.age_ms), ("", Some(0)));
+    }
+
+    #[test]
+    fn an_expired_own_lease_is_not_shown() {
+        let now = Instant::now();
+        let held = Held { token: 17, renewed_at: now, valid_until: now + SECOND };
+        let answer = Answer::new("web-0", Some(&held), None, now + SECOND);
+        assert_eq!((answer.name.as_str(), answer.token), ("", None));
+    }
+
+    #[test]
+    fn what_an_earlier_life_of_the_same_name_held_does_not_make_a_leader() {
+        let now = Instant::now();
+        let known = Knowledge::of(&observed(Some("web-0@17"), Some(5 * SECOND)), now, SECOND);
+        assert_eq!(Answer::new("web-0", None, Some(&known), now).name, "");
+    }
+
+    #[test]
+    fn the_value_of_another_library_is_shown_as_it_is() {
+        let now = Instant::now();
+        let known = Knowledge::of(&observed(Some("6f1c2a"), None), now, SECOND);
+        let answer = Answer::new("web-0", None, Some(&known), now);
+        assert_eq!((answer.name.as_str(), answer.token, answer.valid_for_ms), ("6f1c2a", None, 1000));
+    }
+}

@@ -1,0 +1,109 @@
+//! Each rule of a `DistributedLock`: what it admits, and what it says to what it refuses.
+
+use super::*;
+
+/// A lock with this spec (YAML) besides its `clusterRef`.
+fn lock(spec: &str) -> DistributedLock {
+    let mut spec: serde_json::Value = serde_yaml::from_str(spec).unwrap();
+    if spec.get("clusterRef").is_none() {
+        spec["clusterRef"] = serde_json::json!({"name": "main"});
+    }
+    DistributedLock::new("nightly", serde_json::from_value(spec).unwrap())
+}
+
+fn admitted(spec: &str) {
+    let new = lock(spec);
+    assert_eq!(new.validate_cel().map_err(|e| e.to_string()), Ok(()), "{spec}");
+    assert_eq!(new.validate_cel_update(&new).map_err(|e| e.to_string()), Ok(()), "unchanged: {spec}");
+}
+
+fn refused(spec: &str, message: &str) {
+    let errors = lock(spec).validate_cel().expect_err(spec).to_string();
+    assert!(errors.contains(message), "{spec}: {errors}");
+}
+
+fn change_admitted(old: &str, new: &str) {
+    assert_eq!(lock(new).validate_cel_update(&lock(old)).map_err(|e| e.to_string()), Ok(()), "{old} -> {new}");
+}
+
+fn change_refused(old: &str, new: &str, message: &str) {
+    let errors = lock(new).validate_cel_update(&lock(old)).expect_err(new).to_string();
+    assert!(errors.contains(message), "{old} -> {new}: {errors}");
+}
+
+#[test]
+fn the_least_and_the_most_are_admitted() {
+    admitted("{}");
+    admitted(
+        "{clusterRef: {name: main, namespace: locks}, key: reports/nightly, holder: job/nightly-report, \
+          lease: {ttl: 30s, renewEvery: 10s}}",
+    );
+}
+
+#[test]
+fn a_key_is_a_plain_name() {
+    for good in ["a", "A-1", "reports/nightly", "v1.2_x"] {
+        admitted(&format!("{{key: {good}}}"));
+    }
+    for bad in ["'-a'", "'a-'", "'a b'", "'a#b'", "'a@1'", "'{a}'", "'/a'", "'é'"] {
+        refused(&format!("{{key: {bad}}}"), "key may have letters, digits and . _ / - and must begin and end with");
+    }
+}
+
+#[test]
+fn a_holder_is_a_plain_name() {
+    for good in ["a", "job/nightly-report", "system:worker.1_x"] {
+        admitted(&format!("{{holder: {good}}}"));
+    }
+    for bad in ["'/a'", "'a/'", "'a b'", "'a@1'", "'é'"] {
+        refused(&format!("{{holder: {bad}}}"), "holder may have letters, digits and . _ : / - and must begin and end");
+    }
+}
+
+#[test]
+fn a_ttl_is_from_a_second_to_a_day() {
+    for good in ["1s", "30s", "24h"] {
+        admitted(&format!("{{lease: {{ttl: {good}}}}}"));
+    }
+    for bad in ["999ms", "0s", "24h1s"] {
+        refused(&format!("{{lease: {{ttl: {bad}}}}}"), "ttl must be a duration from 1s to 24h, such as 30s");
+    }
+}
+
+#[test]
+fn renewals_are_not_too_often_and_one_of_them_may_fail() {
+    for good in ["renewEvery: 15s", "ttl: 2s, renewEvery: 1s", "ttl: 1s, renewEvery: 100ms"] {
+        admitted(&format!("{{lease: {{{good}}}}}"));
+    }
+    refused("{lease: {renewEvery: 99ms}}", "renewEvery must be a duration of at least 100ms, such as 10s");
+    for bad in ["renewEvery: 16s", "ttl: 2s, renewEvery: 1001ms", "ttl: 10s, renewEvery: 10s"] {
+        refused(&format!("{{lease: {{{bad}}}}}"), "renewEvery must be at most half of ttl (30s by default)");
+    }
+}
+
+#[test]
+fn what_makes_the_lock_this_lock_cannot_change() {
+    let cluster = "{clusterRef: {name: main}}";
+    change_refused(cluster, "{clusterRef: {name: other}}", "clusterRef cannot be changed: create another");
+    change_refused(cluster, "{clusterRef: {name: main, namespace: locks}}", "clusterRef cannot be changed");
+    change_refused("{key: a}", "{key: b}", "key cannot be changed: create another DistributedLock");
+    change_refused("{key: a}", "{}", "key cannot be added or removed later: create another DistributedLock");
+    change_refused("{}", "{key: a}", "key cannot be added or removed later");
+    change_refused("{holder: a}", "{holder: b}", "holder cannot be changed: the next holder creates a DistributedLock");
+    change_refused("{holder: a}", "{}", "holder cannot be added or removed: whether the operator or pods hold");
+    change_refused("{}", "{holder: a}", "holder cannot be added or removed");
+}
+
+#[test]
+fn the_lease_may_change() {
+    change_admitted("{holder: a}", "{holder: a, lease: {ttl: 10s}}");
+    change_admitted("{lease: {ttl: 40s}}", "{lease: {ttl: 10s, renewEvery: 1s}}");
+    change_admitted("{lease: {ttl: 40s}}", "{}");
+}
+
+#[test]
+fn what_is_left_out_has_a_default() {
+    let lock = lock("{}");
+    assert_eq!((lock.spec.ttl(), lock.spec.renew_every()), (DEFAULT_TTL, DEFAULT_TTL / 3));
+    assert_eq!(lock.key(), "nightly");
+}

@@ -1,0 +1,46 @@
+//! Logs: to standard error, plain for people or JSON for machines.
+
+use std::io::{IsTerminal, stderr};
+
+use clap::{Args, ValueEnum};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// How to log.
+#[derive(Debug, Args)]
+pub struct LogArgs {
+    /// Form of the log.
+    #[arg(long, env = "REDLOCK_LOG_FORMAT", value_enum, default_value_t = Format::Text)]
+    log_format: Format,
+    /// What to log: a level (error, warn, info, debug, trace) or a filter such as `info,redlock_operator::redlock=debug`.
+    #[arg(long, visible_alias = "log", env = "RUST_LOG", default_value = "info", value_parser = parse_filter)]
+    log_level: String,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    /// For people.
+    #[value(alias = "plain")]
+    Text,
+    /// An object a line.
+    Json,
+}
+
+fn parse_filter(text: &str) -> Result<String, String> {
+    EnvFilter::try_new(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
+}
+
+impl LogArgs {
+    /// Begins to log.
+    pub fn init(&self) {
+        let plain = tracing_subscriber::fmt()
+            .with_env_filter(EnvFilter::new(&self.log_level))
+            .with_writer(stderr)
+            .with_ansi(stderr().is_terminal());
+        // An error says that the program keeps another log already: it goes on with that.
+        let _ = match self.log_format {
+            Format::Text => plain.finish().try_init(),
+            Format::Json => plain.json().flatten_event(true).finish().try_init(),
+        };
+    }
+}

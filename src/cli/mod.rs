@@ -1,0 +1,197 @@
+//! The command line of `redlock`.
+//!
+//! # Exit codes
+//! | code | meaning |
+//! |---|---|
+//! | 0 | done, or stopped by SIGTERM or SIGINT |
+//! | 1 | failed; the last line of the log says why |
+//! | 64 | the command line is wrong |
+//! | 78 | what was mounted or configured is wrong (`agent`) |
+
+#![expect(clippy::doc_markdown, reason = "the comments on options are their help, in which marks are noise")]
+
+mod crds;
+mod log;
+
+use std::ffi::OsString;
+use std::fmt;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::builder::NonEmptyStringValueParser;
+use clap::{Args, Parser, Subcommand};
+use tracing::error;
+
+use crate::{agent, duration, operator};
+
+/// The command failed.
+const FAILED: u8 = 1;
+/// `EX_USAGE` of `sysexits.h`.
+const USAGE: u8 = 64;
+/// `EX_CONFIG` of `sysexits.h`.
+const CONFIG: u8 = 78;
+/// How long tasks that do not listen may hold up the end of the process.
+const LAST_TASKS: Duration = Duration::from_secs(1);
+
+/// Named locks and leader election for Kubernetes, on a majority of independent Redis masters.
+#[derive(Debug, Parser)]
+#[command(
+    name = "redlock",
+    version,
+    after_help = "Exit codes: 0 done, 1 failed, 64 wrong usage, 78 wrong configuration"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the controllers of RedisLockCluster and DistributedLock.
+    Operator(OperatorArgs),
+    /// Run as a sidecar that elects a leader among pods.
+    Agent(AgentArgs),
+    /// Print the CustomResourceDefinitions as YAML.
+    Crds(CrdsArgs),
+}
+
+#[derive(Debug, Args)]
+struct OperatorArgs {
+    /// Image of the nodes of a RedisLockCluster that names none: Redis 7 or later, or Valkey.
+    #[arg(long, env = "REDLOCK_REDIS_IMAGE", default_value = "redis:7.4-alpine", value_parser = NonEmptyStringValueParser::new())]
+    redis_image: String,
+    /// Where to answer over HTTP: /livez, /readyz, /metrics.
+    #[arg(long, env = "REDLOCK_LISTEN", default_value = "0.0.0.0:8080")]
+    listen: SocketAddr,
+    /// The namespace that the operator runs in: there its Lease is [default: the kubeconfig's]
+    #[arg(long, env = "POD_NAMESPACE")]
+    namespace: Option<String>,
+    /// Name of its pod.
+    #[arg(long, env = "POD_NAME")]
+    pod_name: Option<String>,
+    /// UID of its pod.
+    #[arg(long, env = "POD_UID")]
+    pod_uid: Option<String>,
+    #[command(flatten)]
+    log: log::LogArgs,
+}
+
+#[derive(Debug, Args)]
+struct AgentArgs {
+    /// Name of the lock within the namespace: `spec.key` of its DistributedLock, or else its name.
+    #[arg(long, env = "REDLOCK_LOCK")]
+    lock: String,
+    /// Who contends: unique among the pods that do.
+    #[arg(long, env = "POD_NAME")]
+    identity: String,
+    /// How long leadership outlasts a leader that has died, such as 15s; at most the cluster's maxTTL.
+    #[arg(long, env = "REDLOCK_TTL", default_value = "15s", value_parser = duration::parse)]
+    ttl: Duration,
+    /// How often leadership is renewed, at most half of the TTL [default: a third of it]
+    #[arg(long, env = "REDLOCK_RENEW_EVERY", value_parser = duration::parse)]
+    renew_every: Option<Duration>,
+    /// Where the Secret `<cluster>-client` of the namespace is mounted.
+    #[arg(long, env = "REDLOCK_SECRET_DIR", default_value = "/etc/redlock")]
+    secret_dir: PathBuf,
+    /// Where to answer over HTTP: /, /leader, /livez, /readyz, /metrics.
+    #[arg(long, env = "REDLOCK_LISTEN", default_value = "0.0.0.0:4040")]
+    listen: SocketAddr,
+    #[command(flatten)]
+    log: log::LogArgs,
+}
+
+#[derive(Debug, Args)]
+struct CrdsArgs {
+    /// Write a file for each into this directory instead.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Write them as templates of the chart into this directory instead.
+    #[arg(long, value_name = "DIR", conflicts_with = "out")]
+    chart: Option<PathBuf>,
+}
+
+/// Runs the command of this command line, the program's name first, to its end.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    match Cli::try_parse_from(args) {
+        Ok(Cli { command }) => command.run(),
+        Err(error) => {
+            // To a closed pipe, if it fails: there is nobody to tell.
+            let _ = error.print();
+            if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS }
+        }
+    }
+}
+
+impl Command {
+    fn run(self) -> ExitCode {
+        match self {
+            Self::Crds(args) => finish(crds::write(args.out.as_deref(), args.chart.as_deref()), |_| FAILED),
+            Self::Operator(args) => {
+                let OperatorArgs { redis_image, listen, namespace, pod_name, pod_uid, log } = args;
+                log.init();
+                let options = operator::Options { redis_image, listen, namespace, pod_name, pod_uid };
+                finish(block_on(operator::run(options)), |_| FAILED)
+            }
+            Self::Agent(args) => {
+                let AgentArgs { lock, identity, ttl, renew_every, secret_dir, listen, log } = args;
+                log.init();
+                let options = agent::Options { lock, identity, ttl, renew_every, secret_dir, listen };
+                let code = |error: &agent::Error| if error.is_configuration() { CONFIG } else { FAILED };
+                finish(block_on(agent::run(options)), code)
+            }
+        }
+    }
+}
+
+/// Runs a task to its end on a runtime of its own.
+fn block_on<E: From<std::io::Error>>(task: impl Future<Output = Result<(), E>>) -> Result<(), E> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let result = runtime.block_on(task);
+    runtime.shutdown_timeout(LAST_TASKS);
+    result
+}
+
+/// The exit code; an error is logged, or printed where no log is kept.
+fn finish<E: fmt::Display>(result: Result<(), E>, code: impl FnOnce(&E) -> u8) -> ExitCode {
+    let Err(failure) = result else { return ExitCode::SUCCESS };
+    if tracing::enabled!(tracing::Level::ERROR) {
+        error!("{failure}");
+    } else {
+        eprintln!("redlock: {failure}");
+    }
+    ExitCode::from(code(&failure))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn exit_code(args: &[&str]) -> String {
+        format!("{:?}", run(std::iter::once("redlock").chain(args.iter().copied()).map(OsString::from)))
+    }
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn wrong_usage_ends_with_64_and_help_well() {
+        let (usage, well) = (format!("{:?}", ExitCode::from(64)), format!("{:?}", ExitCode::SUCCESS));
+        for args in [
+            &["frobnicate"][..],
+            &["crds", "--out", "a", "--chart", "b"],
+            &["agent", "--lock", "x", "--identity", "y", "--ttl", "15 bananas"],
+            &["agent", "--lock", "x", "--identity", "y", "--log-level", "=,="],
+        ] {
+            assert_eq!(exit_code(args), usage, "{args:?}");
+        }
+        assert_eq!(exit_code(&["--version"]), well);
+        assert_eq!(exit_code(&["agent", "--help"]), well);
+    }
+}

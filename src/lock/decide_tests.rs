@@ -1,0 +1,161 @@
+//! What is decided in which situation.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::core::Duration as ApiDuration;
+use tokio::time::Instant;
+
+use super::*;
+use crate::api::cluster::{AllowedNamespaces, NamespacesFrom};
+use crate::api::lock::LeaseSpec;
+use crate::lock::fixtures;
+use crate::redlock::{Grant, Token};
+
+fn situation<'a>(lock: &'a DistributedLock, cluster: &'a RedisLockCluster) -> Situation<'a> {
+    Situation { lock, cluster: Some(cluster), unconnected: None, state: None, leader: true }
+}
+
+fn owner() -> Owner {
+    Owner::new(identity("job/night", fixtures::UID), Token::new(17).unwrap())
+}
+
+fn held() -> State {
+    let now = Instant::now();
+    State::Held {
+        owner: owner(),
+        grant: Grant { acquired_at: now, renewed_at: now, valid_until: now, votes: 5, renewals: 0 },
+    }
+}
+
+fn with_ttl(seconds: u64) -> DistributedLock {
+    let mut lock = fixtures::lock();
+    let ttl = Some(ApiDuration::from(Duration::from_secs(seconds)));
+    lock.spec.lease = Some(LeaseSpec { ttl, renew_every: None });
+    lock
+}
+
+fn deleted(mut lock: DistributedLock) -> DistributedLock {
+    lock.metadata.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
+    lock
+}
+
+#[test]
+fn a_lock_with_a_holder_is_taken_in_its_unique_name() {
+    let (lock, cluster) = (fixtures::lock(), fixtures::cluster());
+    let Action::Hold { key, options, adopt, obstacle } = decide(&situation(&lock, &cluster)) else { panic!() };
+    assert_eq!(key.redis_key(), "redlock:billing/nightly");
+    assert_eq!(options.identity, format!("job/night/{}", fixtures::UID));
+    assert_eq!(options.ttl, Duration::from_secs(30));
+    assert_eq!(options.renewal, Renewal::Every(Duration::from_secs(10)));
+    assert_eq!((adopt, obstacle), (None, None));
+}
+
+#[test]
+fn a_lock_without_a_holder_is_watched() {
+    let (lock, cluster) = (fixtures::observed_lock(), fixtures::cluster());
+    assert!(matches!(decide(&situation(&lock, &cluster)), Action::Observe { .. }));
+}
+
+#[test]
+fn a_grant_that_status_shows_is_gone_on_with() {
+    let (mut lock, cluster) = (fixtures::lock(), fixtures::cluster());
+    lock.status = Some(fixtures::held_status(17));
+    let Action::Hold { adopt, .. } = decide(&situation(&lock, &cluster)) else { panic!() };
+    assert_eq!(adopt, Some(owner()));
+}
+
+#[test]
+fn what_cannot_work_is_refused_and_the_message_says_what_to_do() {
+    let mut narrow = fixtures::cluster();
+    narrow.spec.allowed_namespaces = Some(AllowedNamespaces { from: NamespacesFrom::Same });
+    let mut long_name = fixtures::lock();
+    long_name.metadata.name = Some("x".repeat(129));
+    for (lock, cluster, reason, message) in [
+        (
+            fixtures::lock(),
+            narrow,
+            "NamespaceNotAllowed",
+            "RedisLockCluster locks/quintet does not admit namespace billing: set spec.allowedNamespaces.from of the \
+             cluster to All, or use a cluster of this namespace",
+        ),
+        (
+            with_ttl(90),
+            fixtures::cluster(),
+            "TtlAboveMaximum",
+            "spec.lease.ttl 90s is above maxTTL 60s of RedisLockCluster locks/quintet: lower ttl, or raise maxTTL",
+        ),
+        (
+            long_name,
+            fixtures::cluster(),
+            "InvalidKey",
+            &format!(
+                "lock name {:?} must have 1 to 128 printable characters without spaces: create the lock with another \
+                 spec.key",
+                "x".repeat(129)
+            ),
+        ),
+    ] {
+        let Action::Refuse { obstacle, .. } = decide(&situation(&lock, &cluster)) else { panic!("{reason}") };
+        assert_eq!((obstacle.reason(), obstacle.message(&lock).as_str()), (reason, message));
+        assert!(obstacle.is_in_spec());
+    }
+}
+
+#[test]
+fn a_held_lock_is_kept_on_the_clusters_terms_when_its_ttl_is_edited_too_high() {
+    let (mut lock, cluster, state) = (with_ttl(90), fixtures::cluster(), held());
+    lock.status = Some(fixtures::held_status(17));
+    for state in [Some(&state), None] {
+        let Action::Hold { options, obstacle, .. } = decide(&Situation { state, ..situation(&lock, &cluster) }) else {
+            panic!("{state:?}")
+        };
+        assert_eq!(options.ttl, Duration::from_secs(60));
+        assert_eq!(obstacle.map(|o| o.reason()), Some("TtlAboveMaximum"));
+    }
+    let contending = State::Contending { lost: None, answer: None };
+    let action = decide(&Situation { state: Some(&contending), ..situation(&lock, &cluster) });
+    assert!(matches!(action, Action::Refuse { .. }), "{action:?}");
+}
+
+#[test]
+fn what_is_missing_is_waited_for() {
+    let (lock, cluster) = (fixtures::lock(), fixtures::cluster());
+    let action = decide(&Situation { cluster: None, ..situation(&lock, &cluster) });
+    let Action::Wait(obstacle) = action else { panic!("{action:?}") };
+    assert_eq!(obstacle.reason(), "ClusterNotFound");
+    assert!(!obstacle.is_in_spec());
+
+    let why = Unconnected::SecretNotFound("quintet-auth".to_owned());
+    let action = decide(&Situation { unconnected: Some(&why), ..situation(&lock, &cluster) });
+    let Action::Wait(obstacle) = action else { panic!("{action:?}") };
+    assert_eq!(obstacle.reason(), "AuthSecretNotFound");
+    assert!(obstacle.message(&lock).contains("quintet-auth"));
+}
+
+#[test]
+fn a_process_that_does_not_lead_renews_what_is_held_and_takes_nothing() {
+    let (mut lock, cluster, state) = (fixtures::lock(), fixtures::cluster(), held());
+    let follower = |lock: &DistributedLock, state: Option<&State>| {
+        decide(&Situation { leader: false, state, ..situation(lock, &cluster) })
+    };
+    assert_eq!(follower(&lock, None), Action::Nothing);
+    assert_eq!(follower(&lock, Some(&state)), Action::Abandon, "status does not show it as held any more");
+    assert_eq!(follower(&fixtures::observed_lock(), None), Action::Nothing);
+    lock.status = Some(fixtures::held_status(17));
+    assert!(matches!(follower(&lock, None), Action::Follow { owner: o, .. } if o == owner()));
+    assert_eq!(follower(&deleted(lock), Some(&state)), Action::Abandon);
+}
+
+#[test]
+fn a_deleted_lock_is_given_back_whatever_is_wrong_with_it() {
+    let mut lock = deleted(fixtures::lock());
+    let cluster = fixtures::cluster();
+    assert_eq!(decide(&situation(&lock, &cluster)), Action::Nothing, "no finalizer of ours: nothing was taken");
+    lock.metadata.finalizers = Some(vec!["other/one".to_owned(), FINALIZER.to_owned()]);
+    lock.status = Some(fixtures::held_status(17));
+    for cluster in [Some(&cluster), None] {
+        let action = decide(&Situation { cluster, ..situation(&lock, &fixtures::cluster()) });
+        assert!(matches!(action, Action::Finalize { recorded: Some((_, o)) } if o == owner()));
+    }
+    lock.metadata.name = Some("x".repeat(129));
+    assert!(matches!(decide(&situation(&lock, &cluster)), Action::Finalize { recorded: None }));
+}

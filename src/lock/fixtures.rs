@@ -1,0 +1,81 @@
+//! Objects that the tests of this module share.
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::api::cluster::{AllowedNamespaces, NamespacesFrom};
+use crate::api::lock::{ClusterRef, LockPhase};
+use crate::api::{DistributedLock, DistributedLockSpec, DistributedLockStatus, RedisLockCluster, RedisLockClusterSpec};
+
+/// UID of [`lock`].
+pub const UID: &str = "0b6c1c9e-5d0e-4a53-9f0c-3d9a1a2b3c4d";
+/// UID of [`cluster`].
+pub const CLUSTER_UID: &str = "7a1d5f1e-1111-4222-8333-444455556666";
+
+/// A lock of the namespace `billing` on the cluster `locks/quintet`, held for `job/night`.
+pub fn lock() -> DistributedLock {
+    let spec = DistributedLockSpec {
+        cluster_ref: ClusterRef { name: "quintet".to_owned(), namespace: Some("locks".to_owned()) },
+        key: None,
+        holder: Some("job/night".to_owned()),
+        lease: None,
+    };
+    let metadata = ObjectMeta {
+        name: Some("nightly".to_owned()),
+        namespace: Some("billing".to_owned()),
+        uid: Some(UID.to_owned()),
+        resource_version: Some("100".to_owned()),
+        generation: Some(1),
+        ..ObjectMeta::default()
+    };
+    DistributedLock { metadata, spec, status: None }
+}
+
+/// A lock that pods hold.
+pub fn observed_lock() -> DistributedLock {
+    let mut lock = lock();
+    lock.spec.holder = None;
+    lock
+}
+
+/// A cluster of five nodes that admits every namespace.
+pub fn cluster() -> RedisLockCluster {
+    let spec = RedisLockClusterSpec {
+        nodes: 5,
+        image: None,
+        max_ttl: None,
+        restart_delay: None,
+        node_timeout: None,
+        allowed_namespaces: Some(AllowedNamespaces { from: NamespacesFrom::All }),
+        resources: None,
+    };
+    let metadata = ObjectMeta {
+        name: Some("quintet".to_owned()),
+        namespace: Some("locks".to_owned()),
+        uid: Some(CLUSTER_UID.to_owned()),
+        ..ObjectMeta::default()
+    };
+    RedisLockCluster { metadata, spec, status: None }
+}
+
+/// What an earlier process wrote of a grant to [`lock`].
+pub fn held_status(token: i64) -> DistributedLockStatus {
+    DistributedLockStatus {
+        phase: Some(LockPhase::Held),
+        holder: Some("job/night".to_owned()),
+        fencing_token: Some(token),
+        transitions: Some(1),
+        observed_generation: Some(1),
+        ..DistributedLockStatus::default()
+    }
+}
+
+/// A reference to [`lock`].
+pub fn reference() -> ObjectReference {
+    ObjectReference {
+        name: Some("nightly".to_owned()),
+        namespace: Some("billing".to_owned()),
+        uid: Some(UID.to_owned()),
+        ..ObjectReference::default()
+    }
+}

@@ -1,0 +1,133 @@
+//! Whether this process is alive, and whether it is ready.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How long the supervisor may be silent. It beats each second, so that a silence means a runtime that does not run its
+/// tasks.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The controller of `RedisLockCluster`, as a part of the process.
+pub const CLUSTER_CONTROLLER: &str = "cluster controller";
+/// The controller of `DistributedLock`, as a part of the process.
+pub const LOCK_CONTROLLER: &str = "lock controller";
+
+/// What the probes ask. Cheap to clone; clones share the state.
+#[derive(Clone, Debug)]
+pub struct Health {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    last_beat: Instant,
+    /// The part of the process that has ended though it must not.
+    ended: Option<String>,
+    /// What it waits for until it is ready, by the part that waits.
+    awaited: BTreeMap<&'static str, String>,
+}
+
+impl Health {
+    /// Alive, and ready.
+    #[must_use]
+    pub fn new() -> Self {
+        let state = State { last_beat: Instant::now(), ended: None, awaited: BTreeMap::new() };
+        Self { state: Arc::new(Mutex::new(state)) }
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        // A panic while the lock was held leaves a state that is as good as before: each act is one assignment.
+        act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The supervisor runs.
+    pub fn beat(&self) {
+        self.with(|state| state.last_beat = Instant::now());
+    }
+
+    /// A part of the process has ended though it must not: not alive any more.
+    pub fn ended(&self, part: &str) {
+        self.with(|state| state.ended = Some(part.to_owned()));
+    }
+
+    /// Not ready, because `part` waits for `what`.
+    pub fn awaits(&self, part: &'static str, what: impl Into<String>) {
+        self.with(|state| drop(state.awaited.insert(part, what.into())));
+    }
+
+    /// `part` waits no more.
+    pub fn arrived(&self, part: &'static str) {
+        self.with(|state| drop(state.awaited.remove(part)));
+    }
+
+    /// Tells that `part` waits no more when `lists` have come. Then never ends: it is the companion of a part that must not.
+    pub async fn arrive_with<E>(&self, part: &'static str, lists: impl Future<Output = Result<(), E>>) {
+        if lists.await.is_ok() {
+            self.arrived(part);
+        }
+        std::future::pending().await
+    }
+
+    /// Whether the process is alive; if not, why.
+    pub fn liveness(&self) -> Result<(), String> {
+        self.with(|state| {
+            if let Some(part) = &state.ended {
+                return Err(format!("{part} has ended"));
+            }
+            let silence = state.last_beat.elapsed();
+            if silence > PATIENCE { Err(format!("the supervisor is silent for {silence:.1?}")) } else { Ok(()) }
+        })
+    }
+
+    /// Whether the process is ready; if not, why.
+    pub fn readiness(&self) -> Result<(), String> {
+        self.with(|state| {
+            let awaited: Vec<_> = state.awaited.iter().map(|(part, what)| format!("{part} awaits {what}")).collect();
+            if awaited.is_empty() { Ok(()) } else { Err(awaited.join("; ")) }
+        })
+    }
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_supervisor_is_not_alive() {
+        let health = Health::new();
+        tokio::time::advance(PATIENCE).await;
+        assert_eq!(health.liveness(), Ok(()));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(health.liveness(), Err("the supervisor is silent for 11.0s".to_owned()));
+        health.beat();
+        assert_eq!(health.liveness(), Ok(()));
+    }
+
+    #[tokio::test]
+    async fn a_part_that_ended_is_named_and_stays_ended() {
+        let health = Health::new();
+        health.ended("lock controller");
+        health.beat();
+        assert_eq!(health.liveness(), Err("lock controller has ended".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn readiness_says_what_it_waits_for() {
+        let health = Health::new();
+        health.awaits("lock controller", "the first list");
+        health.awaits("cluster controller", "the first list");
+        health.arrived("lock controller");
+        assert_eq!(health.readiness(), Err("cluster controller awaits the first list".to_owned()));
+        health.arrived("cluster controller");
+        assert_eq!(health.readiness(), Ok(()));
+    }
+}

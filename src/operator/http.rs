@@ -1,0 +1,87 @@
+//! What the operator answers over HTTP: `/livez`, `/readyz` and `/metrics`.
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+
+use super::health::Health;
+use super::leadership::Leadership;
+use super::metrics::{CONTENT_TYPE, Metrics};
+
+/// What the answers are made of.
+#[derive(Clone)]
+pub struct Sources {
+    /// Answers `/livez` and `/readyz`. Neither depends on leadership: a follower is as healthy as a leader.
+    pub health: Health,
+    /// Answers `/metrics`.
+    pub metrics: Metrics,
+    /// Shown in `/metrics`, as of the moment of the answer.
+    pub leadership: Leadership,
+}
+
+/// The routes.
+pub fn router(sources: Sources) -> Router {
+    Router::new()
+        .route("/livez", get(|State(s): State<Sources>| async move { probe(s.health.liveness()) }))
+        .route("/readyz", get(|State(s): State<Sources>| async move { probe(s.health.readiness()) }))
+        .route("/metrics", get(|State(s): State<Sources>| async move { metrics(&s) }))
+        .with_state(sources)
+}
+
+/// 200, or 503 with the reason.
+fn probe(result: Result<(), String>) -> (StatusCode, String) {
+    match result {
+        Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
+        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
+    }
+}
+
+fn metrics(sources: &Sources) -> impl IntoResponse + use<> {
+    sources.metrics.set_leader(sources.leadership.is_leader());
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], sources.metrics.render())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    async fn serve(health: Health) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let sources = Sources { health, metrics: Metrics::default(), leadership: Leadership::always() };
+        tokio::spawn(axum::serve(listener, router(sources)).into_future());
+        address
+    }
+
+    async fn answer(url: String) -> (u16, String) {
+        let response = reqwest::get(url).await.unwrap();
+        (response.status().as_u16(), response.text().await.unwrap())
+    }
+
+    #[tokio::test]
+    async fn the_probes_tell_alive_and_ready_apart() {
+        let health = Health::new();
+        health.awaits("lock controller", "the first list");
+        let address = serve(health.clone()).await;
+        assert_eq!(answer(format!("{address}/livez")).await, (200, "ok\n".to_owned()));
+        let waiting = "lock controller awaits the first list\n".to_owned();
+        assert_eq!(answer(format!("{address}/readyz")).await, (503, waiting));
+        health.arrived("lock controller");
+        health.ended("lease");
+        assert_eq!(answer(format!("{address}/livez")).await, (503, "lease has ended\n".to_owned()));
+        assert_eq!(answer(format!("{address}/readyz")).await, (200, "ok\n".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn metrics_come_as_openmetrics() {
+        let address = serve(Health::new()).await;
+        let response = reqwest::get(format!("{address}/metrics")).await.unwrap();
+        assert_eq!(response.headers()["content-type"], CONTENT_TYPE);
+        let text = response.text().await.unwrap();
+        assert!(text.lines().any(|line| line == "redlock_leader 1"), "{text}");
+    }
+}

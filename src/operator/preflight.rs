@@ -1,0 +1,152 @@
+//! Whether the API server lets the operator work: asked before anything is started, because a controller that may not
+//! watch only tries again for ever, and looks healthy.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::ListParams;
+use kube::core::Status;
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+
+use crate::api::{DistributedLock, GROUP, RedisLockCluster};
+
+/// Limit on a request.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why the operator cannot work yet, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A kind is unknown.
+    #[error(
+        "the API server does not know {0}: install the CustomResourceDefinitions (Helm: crds.enabled=true; otherwise \
+         kubectl apply -f crds/)"
+    )]
+    UnknownKind(String),
+    /// A right is missing.
+    #[error("not permitted to {verb} {what}: install the operator's roles (Helm: rbac.create=true); {message}")]
+    Forbidden {
+        /// What the operator tried.
+        verb: &'static str,
+        /// On what.
+        what: String,
+        /// What the API server said.
+        message: String,
+    },
+    /// The API server does not answer, or not as one.
+    #[error("the API server cannot be asked about {what}: {source}")]
+    Unreachable {
+        /// What was asked for.
+        what: String,
+        /// Why it failed.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// Asks for one object of each kind, and for the Lease.
+pub async fn check(client: &Client, namespace: &str, lease: &str) -> Result<(), Error> {
+    check_kind::<RedisLockCluster>(client).await?;
+    check_kind::<DistributedLock>(client).await?;
+    let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
+    let what = format!("the Lease {namespace}/{lease}");
+    let answer = timeout(TIMEOUT, leases.get_opt(lease)).await;
+    judge("get", what, answer.map(|a| a.map(drop)))
+}
+
+async fn check_kind<K>(client: &Client) -> Result<(), Error>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let what = format!("{}.{GROUP}", K::plural(&()));
+    // Only the metadata: an object that this version cannot read is no reason not to start.
+    let api = Api::<K>::all(client.clone());
+    let answer = timeout(TIMEOUT, api.list_metadata(&ListParams::default().limit(1))).await;
+    judge("list", what, answer.map(|a| a.map(drop)))
+}
+
+fn judge<E>(verb: &'static str, what: String, answer: Result<kube::Result<()>, E>) -> Result<(), Error>
+where
+    E: std::error::Error + Send + Sync + 'static,
+{
+    match answer {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(kube::Error::Api(status))) if status.is_not_found() => Err(Error::UnknownKind(what)),
+        Ok(Err(kube::Error::Api(status))) if status.is_forbidden() => {
+            let Status { message, .. } = *status;
+            Err(Error::Forbidden { verb, what, message })
+        }
+        Ok(Err(error)) => Err(Error::Unreachable { what, source: error.into() }),
+        Err(elapsed) => Err(Error::Unreachable { what, source: elapsed.into() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, Response};
+    use kube::client::Body;
+
+    use super::*;
+
+    /// Answers each path by `answer`: a status code and a reason, or 200 and what was asked for.
+    fn client(answer: impl Fn(&str) -> Option<(u16, &'static str)> + Send + 'static) -> Client {
+        let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+        tokio::spawn(async move {
+            while let Some((request, send)) = handle.next_request().await {
+                let path = request.uri().path();
+                let found = if path.contains("/leases/") {
+                    r#"{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{}}"#
+                } else {
+                    r#"{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{},"items":[]}"#
+                };
+                let (code, body) = answer(path).map_or((200, found.to_owned()), |(code, reason)| {
+                    let message = "leases.coordination.k8s.io is forbidden: User \"x\" cannot";
+                    (code, serde_json::to_string(&Status::failure(message, reason).with_code(code)).unwrap())
+                });
+                send.send_response(Response::builder().status(code).body(Body::from(body.into_bytes())).unwrap());
+            }
+        });
+        Client::new(service, "redlock")
+    }
+
+    #[tokio::test]
+    async fn an_api_server_that_permits_everything_passes() {
+        check(&client(|_| None), "redlock", "redlock-operator").await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_does_not_exist_yet_passes() {
+        let client = client(|path| path.contains("/leases/").then_some((404, "NotFound")));
+        check(&client, "redlock", "redlock-operator").await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_missing_kind_says_how_to_install_it() {
+        let client = client(|path| path.ends_with("/distributedlocks").then_some((404, "NotFound")));
+        let error = check(&client, "redlock", "redlock-operator").await.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the API server does not know distributedlocks.redlock.dev: install the CustomResourceDefinitions \
+             (Helm: crds.enabled=true; otherwise kubectl apply -f crds/)"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_missing_right_says_which() {
+        let client = client(|path| path.contains("/leases/").then_some((403, "Forbidden")));
+        let error = check(&client, "redlock", "redlock-operator").await.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "not permitted to get the Lease redlock/redlock-operator: install the operator's roles (Helm: \
+             rbac.create=true); leases.coordination.k8s.io is forbidden: User \"x\" cannot"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_does_not_answer_is_named_so() {
+        let (service, _handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+        let error = check(&Client::new(service, "redlock"), "redlock", "redlock-operator").await.unwrap_err();
+        assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+    }
+}

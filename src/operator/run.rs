@@ -1,0 +1,239 @@
+//! `redlock operator`: starts everything, ends everything.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use kube::runtime::events::{Recorder, Reporter};
+use kube::{Client, Config};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use super::Context;
+use super::events::Events;
+use super::health::{CLUSTER_CONTROLLER, Health, LOCK_CONTROLLER};
+use super::http::{Sources, router};
+use super::lease::{Candidate, REQUEST_TIMEOUT};
+use super::metrics::Metrics;
+use super::preflight;
+use super::supervisor::{Ended, Supervisor};
+use crate::{cluster, lock};
+
+/// Name of the Lease.
+const LEASE: &str = "redlock-operator";
+/// What Events call this program.
+const REPORTER: &str = "redlock-operator";
+/// Limit on making a connection to the API server.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often the supervisor shows that it lives.
+const BEAT: Duration = Duration::from_secs(1);
+/// How long after a failed preflight the next one is.
+const PREFLIGHT_PAUSE: Duration = Duration::from_secs(5);
+/// How long the controllers may take to end. With the return of the Lease it stays below the pod's
+/// `terminationGracePeriodSeconds`.
+const GRACE: Duration = Duration::from_secs(10);
+
+const LEASE_TASK: &str = "lease";
+const HTTP: &str = "http server";
+const API_SERVER: &str = "operator";
+
+/// What the operator is told.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Image of the nodes of a cluster that names none.
+    pub redis_image: String,
+    /// Where to answer over HTTP.
+    pub listen: SocketAddr,
+    /// The namespace that it runs in: there the Lease is. Without, the kubeconfig's.
+    pub namespace: Option<String>,
+    /// Name of its pod.
+    pub pod_name: Option<String>,
+    /// UID of its pod.
+    pub pod_uid: Option<String>,
+}
+
+/// Why the operator ended, or did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It does not know how to reach an API server.
+    #[error("no way to an API server: {0}")]
+    Config(#[source] kube::config::InferConfigError),
+    /// The client cannot be made of what it knows.
+    #[error("no client of the API server: {0}")]
+    Client(#[source] kube::Error),
+    /// The address is taken, or not this machine's.
+    #[error("failed to listen on {address}: {error}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// The process cannot be set up.
+    #[error("failed to set up the process: {0}")]
+    Process(#[from] std::io::Error),
+    /// A part ended though it must not.
+    #[error(transparent)]
+    Ended(#[from] Ended),
+}
+
+/// SIGTERM and SIGINT.
+struct Signals {
+    term: Signal,
+    int: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self { term: signal(SignalKind::terminate())?, int: signal(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.term.recv() => "SIGTERM",
+            _ = self.int.recv() => "SIGINT",
+        }
+    }
+}
+
+/// Who contends for the Lease: another for each pod, also where a later pod has the name of an earlier one.
+fn identity(pod_name: Option<&str>, pod_uid: Option<&str>) -> String {
+    let unique = pod_uid.map_or_else(|| format!("{:016x}", rand::random::<u64>()), str::to_owned);
+    format!("{}_{unique}", pod_name.unwrap_or(REPORTER))
+}
+
+/// Runs until SIGTERM or SIGINT, or until a part of it ends. The process must end with it.
+pub async fn run(options: Options) -> Result<(), Error> {
+    let mut signals = Signals::new()?;
+    let mut config = Config::infer().await.map_err(Error::Config)?;
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    let client = Client::try_from(config.clone()).map_err(Error::Client)?;
+    // A client of its own, without retries below the ones that the candidate times: renewals wait for nobody.
+    config.default_retry = false;
+    let lease_client = Client::try_from(config).map_err(Error::Client)?;
+
+    let namespace = options.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
+    let identity = identity(options.pod_name.as_deref(), options.pod_uid.as_deref());
+    let (candidate, leadership) = Candidate::new(lease_client, &namespace, LEASE, identity);
+    let reporter = Reporter { controller: REPORTER.to_owned(), instance: options.pod_name.clone() };
+    let ctx = Context {
+        events: Events::new(Recorder::new(client.clone(), reporter)),
+        client,
+        metrics: Metrics::default(),
+        leadership,
+        health: Health::new(),
+    };
+
+    let mut tasks = Supervisor::default();
+    let address = options.listen;
+    let listener = TcpListener::bind(address).await.map_err(|error| Error::Listen { address, error })?;
+    let sources =
+        Sources { health: ctx.health.clone(), metrics: ctx.metrics.clone(), leadership: ctx.leadership.clone() };
+    tasks.spawn(HTTP, axum::serve(listener, router(sources)).into_future());
+    info!(version = env!("CARGO_PKG_VERSION"), %address, namespace, "the operator starts");
+
+    ctx.health.awaits(API_SERVER, "the answer of the API server");
+    let passed = preflight(&ctx, &namespace);
+    if let Some(result) = tokio::select! {
+        () = passed => None,
+        result = supervise(&mut tasks, &mut signals, &ctx.health) => Some(result),
+    } {
+        return result;
+    }
+
+    let (shutdown, release) = (CancellationToken::new(), CancellationToken::new());
+    start(&mut tasks, &ctx, &options, candidate, &shutdown, &release);
+    let result = supervise(&mut tasks, &mut signals, &ctx.health).await;
+    shutdown.cancel();
+    tokio::select! {
+        () = end(&mut tasks, &release) => {}
+        signal = signals.next() => warn!(signal, "ending at once, with the Lease not given back"),
+    }
+    result
+}
+
+/// Starts the controllers and the candidate.
+fn start(
+    tasks: &mut Supervisor,
+    ctx: &Context,
+    options: &Options,
+    candidate: Candidate,
+    shutdown: &CancellationToken,
+    release: &CancellationToken,
+) {
+    for controller in [CLUSTER_CONTROLLER, LOCK_CONTROLLER] {
+        ctx.health.awaits(controller, "the first list of what it watches");
+    }
+    let cluster = cluster::run(ctx.clone(), options.redis_image.clone(), shutdown.clone());
+    tasks.spawn(CLUSTER_CONTROLLER, returns(cluster));
+    let lock = lock::run(ctx.clone(), shutdown.clone());
+    tasks.spawn(LOCK_CONTROLLER, returns(lock));
+    tasks.spawn(LEASE_TASK, candidate.run(shutdown.clone(), release.clone()));
+}
+
+async fn returns(task: impl Future<Output = ()>) -> Result<(), String> {
+    task.await;
+    Ok(())
+}
+
+/// Waits until the API server lets the operator work. What stands in the way is said in the log and to the readiness probe: to
+/// end would only be to start again and find the same.
+async fn preflight(ctx: &Context, namespace: &str) {
+    let mut said = String::new();
+    while let Err(obstacle) = preflight::check(&ctx.client, namespace, LEASE).await {
+        let obstacle = obstacle.to_string();
+        if obstacle != said {
+            error!("not working yet: {obstacle}");
+        }
+        ctx.health.awaits(API_SERVER, obstacle.as_str());
+        said = obstacle;
+        sleep(PREFLIGHT_PAUSE).await;
+    }
+    ctx.health.arrived(API_SERVER);
+}
+
+/// Waits for a signal, or for the end of a part: that one is an error.
+async fn supervise(tasks: &mut Supervisor, signals: &mut Signals, health: &Health) -> Result<(), Error> {
+    let mut beat = interval(BEAT);
+    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            ended = tasks.next_ended() => {
+                error!("{ended}");
+                health.ended(ended.part);
+                return Err(ended.into());
+            }
+            signal = signals.next() => {
+                info!(signal, "the operator ends");
+                health.awaits(API_SERVER, "its end");
+                return Ok(());
+            }
+            _ = beat.tick() => health.beat(),
+        }
+    }
+}
+
+/// Ends the controllers, then gives the Lease back: the next leader must not begin before this one has ended.
+async fn end(tasks: &mut Supervisor, release: &CancellationToken) {
+    for part in tasks.wait_for(&[CLUSTER_CONTROLLER, LOCK_CONTROLLER], GRACE).await {
+        warn!(part, "did not end within {GRACE:?}");
+    }
+    release.cancel();
+    for part in tasks.wait_for(&[LEASE_TASK], REQUEST_TIMEOUT + BEAT).await {
+        warn!(part, "did not end");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_pods_of_one_name_are_two_candidates() {
+        assert_eq!(identity(Some("op-0"), Some("u-1")), "op-0_u-1");
+        assert_ne!(identity(Some("op-0"), None), identity(Some("op-0"), None));
+        assert!(identity(None, None).starts_with("redlock-operator_"));
+    }
+}

@@ -1,0 +1,201 @@
+//! The sidecar: one of several leads, and each of them says so.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use redlock_operator::agent::{self, Options};
+use redlock_operator::cluster::credentials::{RootKey, client_rules};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::server::{NODE_TIMEOUT, Server, eventually, key};
+
+const TTL: Duration = Duration::from_secs(3);
+
+/// Servers that know the user of the namespace `tests` and no other, and the Secret for it.
+async fn cluster(count: usize) -> (Vec<Server>, TempDir) {
+    let servers = Server::start_armed(count).await;
+    let password = RootKey::generate().client_password("tests");
+    for server in &servers {
+        let rules = client_rules("tests", &password, false).join(" ");
+        let () = server.run(&format!("ACL SETUSER ns-tests {rules}")).await;
+    }
+    let secret = tempfile::tempdir().expect("a folder for the Secret");
+    let lines: Vec<_> = servers.iter().map(|s| format!("r{0}=127.0.0.1:{0}", s.port)).collect();
+    let timeout = format!("{}ms", NODE_TIMEOUT.as_millis());
+    for (file, content) in [
+        ("endpoints", lines.join("\n").as_str()),
+        ("username", "ns-tests"),
+        ("password", password.expose()),
+        ("namespace", "tests"),
+        ("max-ttl", "60s"),
+        ("node-timeout", &timeout),
+    ] {
+        fs::write(secret.path().join(file), content).expect("a file of the Secret");
+    }
+    (servers, secret)
+}
+
+struct Agent {
+    identity: String,
+    address: SocketAddr,
+    stop: CancellationToken,
+    task: JoinHandle<Result<(), agent::Error>>,
+}
+
+impl Agent {
+    async fn start(identity: &str, secret: &Path) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("its address");
+        let options = Options {
+            lock: "web".to_owned(),
+            identity: identity.to_owned(),
+            ttl: TTL,
+            renew_every: None,
+            secret_dir: secret.to_owned(),
+            listen: address,
+        };
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(agent::serve(options, listener, stop.clone()));
+        Self { identity: identity.to_owned(), address, stop, task }
+    }
+
+    async fn get(&self, path: &str) -> (u16, String) {
+        let response = reqwest::get(format!("http://{}{path}", self.address)).await.expect("an answer");
+        (response.status().as_u16(), response.text().await.expect("its text"))
+    }
+
+    async fn leads(&self) -> bool {
+        self.get("/leader").await.0 == 200
+    }
+
+    async fn answer(&self) -> Value {
+        serde_json::from_str(&self.get("/").await.1).expect("JSON")
+    }
+
+    /// Stops it as SIGTERM does, and says how long that took.
+    async fn stop(self) -> Duration {
+        let since = Instant::now();
+        self.stop.cancel();
+        self.task.await.expect("no panic").expect("a good end");
+        since.elapsed()
+    }
+}
+
+/// The position of the only one that leads.
+async fn leader(agents: &[Agent]) -> usize {
+    eventually("one leader", async || {
+        let leads = futures::future::join_all(agents.iter().map(Agent::leads)).await;
+        let leaders: Vec<_> = (0..agents.len()).filter(|&i| leads[i]).collect();
+        assert!(leaders.len() <= 1, "{leaders:?}");
+        leaders.first().copied()
+    })
+    .await
+}
+
+/// The token that all agree on, once all name the same leader.
+async fn agreed_token(agents: &[Agent], name: &str) -> u64 {
+    eventually("all name the leader", async || {
+        let answers = futures::future::join_all(agents.iter().map(Agent::answer)).await;
+        for (agent, answer) in agents.iter().zip(&answers) {
+            assert_eq!(answer["self"], agent.identity);
+            assert!(answer["name"] == "" || answer["validForMs"].as_u64() <= Some(3_000), "{answer}");
+        }
+        let token = answers[0]["token"].as_u64()?;
+        answers.iter().all(|a| a["name"] == name && a["token"] == token).then_some(token)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn one_of_three_leads_and_a_stopped_leader_is_followed_at_once() {
+    let (servers, secret) = cluster(5).await;
+    let mut agents = Vec::new();
+    for identity in ["web-0", "web-1", "web-2"] {
+        agents.push(Agent::start(identity, secret.path()).await);
+    }
+    let first = leader(&agents).await;
+    let name = agents[first].identity.clone();
+    let token = agreed_token(&agents, &name).await;
+    for agent in &agents {
+        eventually("ready", async || (agent.get("/readyz").await.0 == 200).then_some(())).await;
+        assert_eq!(agent.get("/livez").await.0, 200);
+    }
+    let metrics = agents[first].get("/metrics").await.1;
+    assert!(metrics.contains("redlock_agent_leader 1\n"), "{metrics}");
+    assert!(metrics.contains("redlock_agent_acquisitions_total 1\n"), "{metrics}");
+
+    let stopped = agents.remove(first);
+    assert!(stopped.stop().await < Duration::from_secs(1));
+    let since = Instant::now();
+    let second = leader(&agents).await;
+    assert!(since.elapsed() < TTL, "given back, not waited for: {:?}", since.elapsed());
+    let name = agents[second].identity.clone();
+    assert!(agreed_token(&agents, &name).await > token);
+
+    for agent in agents {
+        assert!(agent.stop().await < Duration::from_secs(1));
+    }
+    for server in &servers {
+        eventually("nothing left", async || server.get(&key("web")).await.is_none().then_some(())).await;
+    }
+}
+
+#[tokio::test]
+async fn a_leader_without_a_majority_says_so_in_time_and_contends_again() {
+    let (servers, secret) = cluster(3).await;
+    let agents = [Agent::start("web-0", secret.path()).await, Agent::start("web-1", secret.path()).await];
+    let first = leader(&agents).await;
+    let name = agents[first].identity.clone();
+    let token = agreed_token(&agents, &name).await;
+
+    servers[0].freeze();
+    servers[1].freeze();
+    let since = Instant::now();
+    eventually("nobody leads", async || (!agents[first].leads().await).then_some(())).await;
+    assert!(since.elapsed() <= TTL, "{:?}", since.elapsed());
+    eventually("nobody is named", async || {
+        let answers = futures::future::join_all(agents.iter().map(Agent::answer)).await;
+        answers.iter().all(|a| a["name"] == "" && a["token"].is_null()).then_some(())
+    })
+    .await;
+    // That no leader can be elected is no reason to take the pods out of service.
+    assert_eq!(agents[first].get("/readyz").await.0, 200);
+
+    servers[0].thaw();
+    servers[1].thaw();
+    let next = leader(&agents).await;
+    let name = agents[next].identity.clone();
+    assert!(agreed_token(&agents, &name).await > token);
+    for agent in agents {
+        agent.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_candidate_that_does_not_lead_stops_at_once() {
+    let (servers, secret) = cluster(3).await;
+    for server in &servers {
+        server.freeze();
+    }
+    let agent = Agent::start("web-0", secret.path()).await;
+    assert_eq!(agent.get("/readyz").await.0, 503);
+    assert!(!agent.leads().await);
+    assert!(agent.stop().await < Duration::from_secs(1));
+    for server in &servers {
+        server.thaw();
+    }
+}
+
+#[tokio::test]
+async fn a_secret_that_is_not_mounted_is_a_wrong_configuration() {
+    let nowhere = tempfile::tempdir().expect("an empty folder");
+    let agent = Agent::start("web-0", nowhere.path()).await;
+    let error = agent.task.await.expect("no panic").expect_err("no Secret");
+    assert!(error.is_configuration() && error.to_string().contains("mount the Secret"), "{error}");
+}
