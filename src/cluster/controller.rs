@@ -147,6 +147,7 @@ async fn reconcile(cluster: Arc<RedisLockCluster>, shared: Arc<Shared>) -> Resul
     result
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "the form of an error policy")]
 fn retry(cluster: Arc<RedisLockCluster>, error: &Error, _: Arc<Shared>) -> Next {
     if matches!(error, Error::Conflict(_)) {
         return Next::requeue(Duration::from_millis(500));
@@ -169,7 +170,9 @@ async fn pass(cluster: &RedisLockCluster, shared: &Shared) -> Result<Next, Error
     let memory = shared.memory_of(cluster);
     let mut memory = memory.lock().await;
 
-    let Some(mut found) = resolve(&operator.client, &shared.locks, cluster, &memory.gone).await? else {
+    let Some(mut found) =
+        resolve(&operator.client, &shared.locks, cluster, |node| memory.gone.get(node).map(Instant::elapsed)).await?
+    else {
         return Ok(Next::await_change());
     };
     let before = found.cluster.status.clone();

@@ -108,7 +108,8 @@ impl fmt::Debug for Password {
 
 /// Bytes as lower-case hexadecimal digits.
 pub(super) fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    let digit = |nibble: u8| char::from_digit(nibble.into(), 16).unwrap_or('?');
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0xf)]).collect()
 }
 
 /// Arguments of `ACL SETUSER <user>` for the clients of a namespace. They may touch the namespace's locks, fences and channels,

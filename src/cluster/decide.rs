@@ -152,12 +152,12 @@ impl Decision {
     fn absent(&mut self, rules: &Rules, node: &NodeFound, blocked: Option<String>) {
         let first = node.row.as_ref().map_or(!node.started_before, never_started);
         if !first && !node.row.as_ref().is_some_and(known_gone) {
-            let note = match &node.row {
+            let why = match &node.row {
                 None => "its record was lost, or a former cluster of this name was removed just now",
                 Some(row) if row.state == NodeState::Terminating => "its pod was deleted",
                 Some(_) => "its pod is gone",
             };
-            self.crash(rules, Some(note.to_owned()));
+            self.crash(rules, Some(why.to_owned()));
             self.row.state = NodeState::Quarantined;
         }
         if !first {
@@ -177,12 +177,12 @@ impl Decision {
     /// The pod of a former cluster of the same name has its place. What it keeps may still be held by somebody, so the delay
     /// counts from when it is gone.
     fn displaced(&mut self, rules: &Rules, node: &NodeFound) {
-        let note = "the pod of a former cluster of this name is being removed".to_owned();
+        let why = "the pod of a former cluster of this name is being removed".to_owned();
         if node.row.as_ref().is_none_or(|row| never_started(row) || row.state == NodeState::Terminating) {
             self.row.state = NodeState::Terminating;
-            self.row.message = Some(note);
+            self.row.message = Some(why);
         } else {
-            self.absent(rules, node, Some(note));
+            self.absent(rules, node, Some(why));
         }
     }
 

@@ -1,7 +1,14 @@
-//! A cluster as tests need it.
+//! A cluster and its nodes as tests need them.
 
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::Resource;
 
+use super::decide::{NodeFound, Rules};
+use super::snapshot::{ArmedMarker, Facts, PodFound, ServerFound, Slot, Stage};
+use crate::api::cluster::{NodeState, NodeStatus};
 use crate::api::{RedisLockCluster, RedisLockClusterSpec};
 
 /// A cluster `votes` of so many nodes in the namespace `keys`, with a uid.
@@ -20,4 +27,97 @@ pub fn cluster(nodes: i32) -> RedisLockCluster {
     cluster.meta_mut().uid = Some("11111111-2222-3333-4444-555555555555".to_owned());
     cluster.meta_mut().generation = Some(1);
     cluster
+}
+
+/// The restart delay.
+pub const DELAY: Duration = Duration::from_secs(65);
+/// Digest of what pods are made from.
+pub const WANTED: &str = "new";
+
+/// So many seconds after some moment.
+pub fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_796_000_000 + second).unwrap()
+}
+
+/// The rules at that second.
+pub fn rules(second: i64) -> Rules {
+    Rules { now: at(second), restart_delay: DELAY, max_ttl: Duration::from_secs(60) }
+}
+
+/// A bare record.
+pub fn row(state: NodeState) -> NodeStatus {
+    NodeStatus {
+        name: "votes-0".to_owned(),
+        state,
+        address: None,
+        pod_uid: None,
+        run_id: None,
+        armed_since: None,
+        crashes: 0,
+        last_crash_time: None,
+        restart_not_before: None,
+        message: None,
+    }
+}
+
+/// A node that voted as the process `run-1` in the pod `pod-1`.
+pub fn armed() -> NodeStatus {
+    NodeStatus {
+        pod_uid: Some("pod-1".to_owned()),
+        run_id: Some("run-1".to_owned()),
+        armed_since: Some(MicroTime(at(-1_000))),
+        ..row(NodeState::Armed)
+    }
+}
+
+/// A node whose pod `pod-1` was seen to be gone at second 0.
+pub fn quarantined() -> NodeStatus {
+    NodeStatus {
+        state: NodeState::Quarantined,
+        crashes: 1,
+        last_crash_time: Some(MicroTime(at(0))),
+        restart_not_before: Some(MicroTime(at(65))),
+        armed_since: None,
+        ..armed()
+    }
+}
+
+/// A node with this record, pod and server.
+pub fn node(row: Option<NodeStatus>, pod: Slot<PodFound>, server: ServerFound) -> NodeFound {
+    NodeFound {
+        name: "votes-0".to_owned(),
+        address: "votes-0.keys.svc:6379".to_owned(),
+        started_before: row.is_some(),
+        row,
+        pod,
+        server,
+        since_gone: None,
+    }
+}
+
+/// A pod of ours.
+pub fn pod(uid: &str, stage: Stage) -> Slot<PodFound> {
+    let ip = Some("10.0.0.1".to_owned());
+    Slot::Ours(PodFound { uid: uid.to_owned(), ip, stage, hash: Some(WANTED.to_owned()), note: None })
+}
+
+/// What the fit process `run-1` says, with a marker that names this process.
+pub fn facts(marker: Option<&str>) -> Facts {
+    Facts {
+        run_id: "run-1".to_owned(),
+        marker: marker.map(|run_id| ArmedMarker { run_id: run_id.to_owned(), cap_millis: 60_000 }),
+        unfit: None,
+        namespaces: Vec::new(),
+        knows_setinfo: true,
+    }
+}
+
+/// The same, as a server found.
+pub fn up(marker: Option<&str>) -> ServerFound {
+    ServerFound::Up(facts(marker))
+}
+
+/// A server that does not answer.
+pub fn unreachable() -> ServerFound {
+    ServerFound::Unreachable("not reachable: connection refused".to_owned())
 }

@@ -4,6 +4,7 @@
 //! not be decided on what was true some time ago.
 
 use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Pod, Secret, Service};
@@ -11,7 +12,6 @@ use kube::api::ListParams;
 use kube::runtime::reflector::Store;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
-use tokio::time::Instant;
 
 use super::arm::{Admin, AdminError};
 use super::credentials::RootKey;
@@ -40,12 +40,12 @@ pub struct Found {
     pub namespaces: BTreeSet<String>,
 }
 
-/// Reads a cluster; `None` if it is gone or going. `gone`: when this process last saw a node gone.
+/// Reads a cluster; `None` if it is gone or going. `since_gone`: the time since this process last saw a node gone.
 pub async fn resolve(
     client: &Client,
     locks: &Store<DistributedLock>,
     cached: &RedisLockCluster,
-    gone: &HashMap<String, Instant>,
+    since_gone: impl Fn(&str) -> Option<Duration>,
 ) -> Result<Option<Found>, Error> {
     let (name, namespace) = (cached.name_any(), cached.namespace().unwrap_or_default());
     let Some(cluster) = get::<RedisLockCluster>(client, &namespace, &name).await? else { return Ok(None) };
@@ -77,7 +77,7 @@ pub async fn resolve(
             started_before,
             pod,
             server,
-            since_gone: gone.get(&name).map(Instant::elapsed),
+            since_gone: since_gone(&name),
             name,
         });
         admins.push(admin);

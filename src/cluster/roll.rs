@@ -53,3 +53,7 @@ fn take_down(decision: &mut Decision) {
     decision.row.armed_since = None;
     decision.row.message = Some("its pod is replaced: the spec has changed".to_owned());
 }
+
+#[cfg(test)]
+#[path = "roll_tests.rs"]
+mod tests;

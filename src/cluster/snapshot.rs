@@ -223,3 +223,7 @@ fn note(pod: &Pod, container: Option<&ContainerStatus>) -> Option<String> {
     let unscheduled = status.conditions.iter().flatten().find(|c| c.type_ == "PodScheduled" && c.status == "False")?;
     Some(format!("not scheduled: {}", unscheduled.message.as_deref().unwrap_or("no reason given")))
 }
+
+#[cfg(test)]
+#[path = "snapshot_tests.rs"]
+mod tests;

@@ -25,9 +25,9 @@ fn rows(states: &[NodeState]) -> Vec<NodeStatus> {
 
 fn next(cluster: &mut RedisLockCluster, states: &[NodeState], second: i64) -> Vec<Notice> {
     let before = cluster.status.clone();
-    let status = summarize(cluster, rows(states), &[], at(second));
-    cluster.status = Some(status.clone());
-    notices(before.as_ref(), &status)
+    let after = summarize(cluster, rows(states), &[], at(second));
+    cluster.status = Some(after.clone());
+    notices(before.as_ref(), &after)
 }
 
 fn condition<'a>(cluster: &'a RedisLockCluster, type_: &str) -> (&'a str, &'a str) {
