@@ -25,8 +25,8 @@ pub fn to_yaml(crd: &Definition) -> Result<String, serde_yaml::Error> {
 /// A definition as a template of the chart: installed if the values say so, with the release's labels, and kept when the
 /// release is uninstalled, because deleting a definition deletes every object of its kind.
 pub fn to_chart_template(crd: &Definition) -> Result<String, serde_yaml::Error> {
-    let (name, spec) = (crd.name_any(), serde_yaml::to_string(&crd.spec)?);
-    let spec: String = spec.lines().map(|line| format!("  {}\n", literal(line))).collect();
+    let name = crd.name_any();
+    let spec = literal(&serde_yaml::to_string(&crd.spec)?).trim_end().replace('\n', "\n  ");
     Ok(format!(
         "{HEADER}\
          {{{{- if .Values.crds.enabled }}}}\n\
@@ -39,7 +39,7 @@ pub fn to_chart_template(crd: &Definition) -> Result<String, serde_yaml::Error> 
            annotations:\n    \
              helm.sh/resource-policy: keep\n\
          spec:\n\
-         {spec}\
+         \x20 {spec}\n\
          {{{{- end }}}}\n"
     ))
 }

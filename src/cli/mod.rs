@@ -8,6 +8,8 @@
 //! | 64 | the command line is wrong |
 //! | 78 | what was mounted or configured is wrong (`agent`) |
 
+#![expect(clippy::doc_markdown, reason = "the comments on options are their help, in which marks are noise")]
+
 mod crds;
 mod log;
 

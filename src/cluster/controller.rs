@@ -29,6 +29,7 @@ use super::validate::{self, Problem};
 use crate::api::cluster::{NodeState, NodeStatus};
 use crate::api::{DistributedLock, RedisLockCluster};
 use crate::operator::Context;
+use crate::operator::health::CLUSTER_CONTROLLER;
 
 /// Below the time after which load balancers silently drop an idle connection.
 const WATCH_SECONDS: u32 = 200;
@@ -70,10 +71,14 @@ pub async fn run(operator: Context, image: String, shutdown: CancellationToken) 
     let clusters = controller.store();
     let (locks, lock_changes) = watch_locks(&operator, clusters.clone(), config());
     let (monitors, findings) = Monitors::new(clusters.clone(), operator.metrics.clone());
-    let metrics = operator.metrics.clone();
+    let (metrics, health) = (operator.metrics.clone(), operator.health.clone());
+    let lists = {
+        let (clusters, locks) = (clusters.clone(), locks.clone());
+        async move { clusters.wait_until_ready().await.and(locks.wait_until_ready().await) }
+    };
     let gained = operator.leadership.changes().filter(|leads| std::future::ready(*leads)).map(|_| ());
     let shared = Arc::new(Shared { operator, locks, clusters, monitors, image, memories: std::sync::Mutex::default() });
-    controller
+    let reconciles = controller
         .with_config(controller::Config::default().concurrency(CONCURRENCY))
         .owns(Api::<Pod>::all(client.clone()), config().labels(NODE_SELECTOR))
         .owns(Api::<Service>::all(client), config().labels(NODE_SELECTOR))
@@ -88,8 +93,11 @@ pub async fn run(operator: Context, image: String, shutdown: CancellationToken) 
                 tracing::warn!(error = error_chain(&error), "a watch for clusters failed");
             }
             std::future::ready(())
-        })
-        .await;
+        });
+    tokio::select! {
+        () = reconciles => {}
+        () = health.arrive_with(CLUSTER_CONTROLLER, lists) => {}
+    }
 }
 
 /// All locks, and the clusters whose set of client namespaces may have changed. A cluster is named after the store has

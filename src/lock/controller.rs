@@ -20,6 +20,7 @@ use super::publisher::Publisher;
 use super::reconcile::{Reconciler, WatchedCluster};
 use super::{Subject, Watched};
 use crate::operator::Context;
+use crate::operator::health::LOCK_CONTROLLER;
 
 /// What metrics call this controller.
 const CONTROLLER: &str = "lock";
@@ -69,8 +70,10 @@ pub async fn run(ctx: Context, shutdown: CancellationToken) {
                 report(&error);
             }
         });
+    let lists = async { locks.wait_until_ready().await.and(clusters.wait_until_ready().await) };
     tokio::select! {
         () = looks => {}
+        () = ctx.health.arrive_with(LOCK_CONTROLLER, lists) => {}
         () = publisher.run() => {}
         () = notices::publish(told, ctx.events.clone(), ctx.leadership.clone()) => {}
         () = sweep(&reconciler) => {}

@@ -10,6 +10,11 @@ use tokio::time::Instant;
 /// tasks.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// The controller of `RedisLockCluster`, as a part of the process.
+pub const CLUSTER_CONTROLLER: &str = "cluster controller";
+/// The controller of `DistributedLock`, as a part of the process.
+pub const LOCK_CONTROLLER: &str = "lock controller";
+
 /// What the probes ask. Cheap to clone; clones share the state.
 #[derive(Clone, Debug)]
 pub struct Health {
@@ -50,12 +55,20 @@ impl Health {
 
     /// Not ready, because `part` waits for `what`.
     pub fn awaits(&self, part: &'static str, what: impl Into<String>) {
-        self.with(|state| state.awaited.insert(part, what.into()));
+        self.with(|state| drop(state.awaited.insert(part, what.into())));
     }
 
     /// `part` waits no more.
     pub fn arrived(&self, part: &'static str) {
-        self.with(|state| state.awaited.remove(part));
+        self.with(|state| drop(state.awaited.remove(part)));
+    }
+
+    /// Tells that `part` waits no more when `lists` have come. Then never ends: it is the companion of a part that must not.
+    pub async fn arrive_with<E>(&self, part: &'static str, lists: impl Future<Output = Result<(), E>>) {
+        if lists.await.is_ok() {
+            self.arrived(part);
+        }
+        std::future::pending().await
     }
 
     /// Whether the process is alive; if not, why.

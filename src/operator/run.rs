@@ -13,7 +13,7 @@ use tracing::{error, info, warn};
 
 use super::Context;
 use super::events::Events;
-use super::health::Health;
+use super::health::{CLUSTER_CONTROLLER, Health, LOCK_CONTROLLER};
 use super::http::{Sources, router};
 use super::lease::{Candidate, REQUEST_TIMEOUT};
 use super::metrics::Metrics;
@@ -35,8 +35,6 @@ const PREFLIGHT_PAUSE: Duration = Duration::from_secs(5);
 /// `terminationGracePeriodSeconds`.
 const GRACE: Duration = Duration::from_secs(10);
 
-const CLUSTERS: &str = "cluster controller";
-const LOCKS: &str = "lock controller";
 const LEASE_TASK: &str = "lease";
 const HTTP: &str = "http server";
 const API_SERVER: &str = "operator";
@@ -131,11 +129,8 @@ pub async fn run(options: Options) -> Result<(), Error> {
     let mut tasks = Supervisor::default();
     let address = options.listen;
     let listener = TcpListener::bind(address).await.map_err(|error| Error::Listen { address, error })?;
-    let sources = Sources {
-        health: ctx.health.clone(),
-        metrics: ctx.metrics.clone(),
-        leadership: ctx.leadership.clone(),
-    };
+    let sources =
+        Sources { health: ctx.health.clone(), metrics: ctx.metrics.clone(), leadership: ctx.leadership.clone() };
     tasks.spawn(HTTP, axum::serve(listener, router(sources)).into_future());
     info!(version = env!("CARGO_PKG_VERSION"), %address, namespace, "the operator starts");
 
@@ -168,13 +163,13 @@ fn start(
     shutdown: &CancellationToken,
     release: &CancellationToken,
 ) {
-    for controller in [CLUSTERS, LOCKS] {
+    for controller in [CLUSTER_CONTROLLER, LOCK_CONTROLLER] {
         ctx.health.awaits(controller, "the first list of what it watches");
     }
     let cluster = cluster::run(ctx.clone(), options.redis_image.clone(), shutdown.clone());
-    tasks.spawn(CLUSTERS, returns(cluster));
+    tasks.spawn(CLUSTER_CONTROLLER, returns(cluster));
     let lock = lock::run(ctx.clone(), shutdown.clone());
-    tasks.spawn(LOCKS, returns(lock));
+    tasks.spawn(LOCK_CONTROLLER, returns(lock));
     tasks.spawn(LEASE_TASK, candidate.run(shutdown.clone(), release.clone()));
 }
 
@@ -222,7 +217,7 @@ async fn supervise(tasks: &mut Supervisor, signals: &mut Signals, health: &Healt
 
 /// Ends the controllers, then gives the Lease back: the next leader must not begin before this one has ended.
 async fn end(tasks: &mut Supervisor, release: &CancellationToken) {
-    for part in tasks.wait_for(&[CLUSTERS, LOCKS], GRACE).await {
+    for part in tasks.wait_for(&[CLUSTER_CONTROLLER, LOCK_CONTROLLER], GRACE).await {
         warn!(part, "did not end within {GRACE:?}");
     }
     release.cancel();
