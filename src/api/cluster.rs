@@ -234,3 +234,7 @@ impl RedisLockClusterSpec {
         own == namespace || self.allowed_namespaces.as_ref().is_some_and(|a| a.from == NamespacesFrom::All)
     }
 }
+
+#[cfg(test)]
+#[path = "cluster_tests.rs"]
+mod tests;

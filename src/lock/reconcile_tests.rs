@@ -98,7 +98,8 @@ impl Bench {
         });
         let client = kube::Client::new(service, "default");
         let events = Events::new(kube::runtime::events::Recorder::new(client.clone(), "test".into()));
-        let ctx = Context { client, events, metrics: Metrics::default(), leadership };
+        let health = crate::operator::health::Health::new();
+        let ctx = Context { client, events, metrics: Metrics::default(), leadership, health };
         let (notices, told) = Notices::channel();
         let (publisher, events) = Publisher::new(20);
         let publisher = Arc::new(publisher);

@@ -1,9 +1,10 @@
-//! The engine on real Redis servers, which the tests start on loopback and end by their process.
+//! The engine and what is built on it, on real Redis servers, which the tests start on loopback and end by their process.
 
 #![allow(clippy::expect_used, clippy::panic)] // What a test needs and does not get fails it.
 
 mod acquire;
 mod agent;
+mod arming;
 mod faults;
 mod keep;
 mod keeper;

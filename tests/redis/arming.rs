@@ -1,0 +1,327 @@
+//! The operator's side of a node, on servers that run with the very configuration file of a cluster's pods.
+
+use std::net::TcpListener;
+use std::process::Stdio;
+use std::time::Duration;
+
+use redlock_operator::cluster::arm::{Admin, AdminError, ArmError, Clients};
+use redlock_operator::cluster::conf::redis_conf;
+use redlock_operator::cluster::credentials::RootKey;
+use redlock_operator::cluster::names::client_user;
+use redlock_operator::cluster::snapshot::Facts;
+use redlock_operator::redlock::{
+    Address, Client, Credentials, Endpoint, LeaseOptions, LeaseState, LockKey, Marker, NodeError, Reason, RedisNode,
+    Released, Renewal, Wait,
+};
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+
+use crate::server::{CAP, NODE_TIMEOUT, PATIENCE, eventually};
+
+/// A server as a node's pod runs it, but for its port and folder.
+struct NodeServer {
+    key: RootKey,
+    port: u16,
+    folder: TempDir,
+    process: Child,
+}
+
+impl NodeServer {
+    async fn start(key: &RootKey) -> Self {
+        for _ in 0..20 {
+            let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
+            let folder = tempfile::tempdir().expect("a folder for the server");
+            // The pod's data folder is not there: the server changes to it as soon as it reads the line.
+            let conf = redis_conf(&key.operator_password(), 64 << 20);
+            let conf = conf.replace("\ndir /data\n", &format!("\ndir {}\n", folder.path().display()));
+            std::fs::write(folder.path().join("redis.conf"), conf).expect("the configuration file");
+            let mut server = Self { key: key.clone(), port, process: spawn(port, &folder), folder };
+            if server.answers().await {
+                return server;
+            }
+        }
+        panic!("redis-server did not start on any of 20 ports: is it installed?");
+    }
+
+    async fn answers(&mut self) -> bool {
+        for _ in 0..1000 {
+            if self.process.try_wait().expect("the state of a child").is_some() {
+                return false;
+            }
+            // Another test's server on this port would refuse this key.
+            match Admin::connect("127.0.0.1", self.port, &self.key.operator_password()).await {
+                Ok(_) => return true,
+                Err(AdminError::Unreachable(_)) => tokio::time::sleep(Duration::from_millis(10)).await,
+                Err(_) => return false,
+            }
+        }
+        false
+    }
+
+    async fn admin(&self) -> Admin {
+        Admin::connect("127.0.0.1", self.port, &self.key.operator_password()).await.expect("the operator logs in")
+    }
+
+    async fn facts(&self) -> Facts {
+        self.admin().await.facts().await.expect("facts")
+    }
+
+    fn clients(&self, namespaces: &[&str]) -> Clients {
+        let namespaces: Vec<_> = namespaces.iter().map(|&namespace| namespace.to_owned()).collect();
+        Clients::of(&self.key, &namespaces)
+    }
+
+    async fn arm(&self, namespaces: &[&str]) {
+        let mut admin = self.admin().await;
+        let facts = admin.facts().await.expect("facts");
+        admin.arm(&facts, &self.clients(namespaces), CAP).await.expect("armed");
+    }
+
+    /// Runs a command as `user`, given in words.
+    async fn run<T: redis::FromRedisValue>(&self, user: &str, password: &str, command: &str) -> redis::RedisResult<T> {
+        let url = format!("redis://{user}:{password}@127.0.0.1:{}", self.port);
+        let mut connection = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
+        let mut words = command.split_whitespace();
+        let mut request = redis::cmd(words.next().expect("a command"));
+        words.for_each(|word| _ = request.arg(word));
+        request.query_async(&mut connection).await
+    }
+
+    async fn as_operator<T: redis::FromRedisValue>(&self, command: &str) -> T {
+        let password = self.key.operator_password();
+        self.run("operator", password.expose(), command).await.unwrap_or_else(|e| panic!("{command}: {e}"))
+    }
+
+    async fn as_client<T: redis::FromRedisValue>(&self, namespace: &str, command: &str) -> redis::RedisResult<T> {
+        let password = self.key.client_password(namespace);
+        self.run(&client_user(namespace), password.expose(), command).await
+    }
+
+    fn node(&self, namespace: &str) -> RedisNode {
+        let credentials = Credentials::Password {
+            username: client_user(namespace),
+            password: self.key.client_password(namespace).expose().to_owned(),
+        };
+        let address = Address::Tcp("127.0.0.1".to_owned(), self.port);
+        RedisNode::connect(Endpoint { name: format!("r{}", self.port), address, credentials, marker: Marker::Required })
+    }
+}
+
+fn spawn(port: u16, folder: &TempDir) -> Child {
+    Command::new("redis-server")
+        .arg(folder.path().join("redis.conf"))
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("redis-server: install the package redis-server")
+}
+
+#[tokio::test]
+async fn a_fresh_server_is_fit_and_lets_nobody_in_but_the_operator() {
+    let server = NodeServer::start(&RootKey::generate()).await;
+    let facts = server.facts().await;
+    assert_eq!((facts.unfit.as_deref(), facts.marker.as_ref(), facts.is_armed()), (None, None, false));
+    assert_eq!(facts.namespaces, [""; 0]);
+    assert_eq!(facts.run_id.len(), 40);
+    let anonymous = redis::Client::open(format!("redis://127.0.0.1:{}", server.port)).unwrap();
+    let mut anonymous = anonymous.get_multiplexed_async_connection().await.unwrap();
+    let refused = redis::cmd("PING").exec_async(&mut anonymous).await.unwrap_err();
+    assert_eq!(refused.code(), Some("NOAUTH"));
+    assert!(server.as_client::<String>("tests", "PING").await.is_err());
+}
+
+#[tokio::test]
+async fn the_operator_of_another_cluster_is_told_that_its_password_is_refused() {
+    let server = NodeServer::start(&RootKey::generate()).await;
+    let other = RootKey::generate().operator_password();
+    assert_eq!(Admin::connect("127.0.0.1", server.port, &other).await.unwrap_err(), AdminError::Login);
+}
+
+#[tokio::test]
+async fn clients_of_a_namespace_have_all_that_the_engine_needs_on_armed_servers() {
+    let key = RootKey::generate();
+    let servers = futures::future::join_all((0..3).map(|_| NodeServer::start(&key))).await;
+    for server in &servers {
+        server.arm(&["tests"]).await;
+        let facts = server.facts().await;
+        assert!(facts.is_armed());
+        assert_eq!(facts.marker.map(|marker| marker.cap_millis), Some(CAP.as_millis()));
+    }
+    let client = Client::new(servers.iter().map(|server| server.node("tests")), NODE_TIMEOUT);
+    let other = Client::new(servers.iter().map(|server| server.node("tests")), NODE_TIMEOUT);
+    let lock = LockKey::new("tests", "a/b").unwrap();
+    let options = |identity: &str| LeaseOptions {
+        renewal: Renewal::Every(Duration::from_millis(100)),
+        ..LeaseOptions::new(identity, Duration::from_secs(5))
+    };
+    let lease = client.acquire(&lock, &options("one"), Wait::For(PATIENCE)).await.expect("granted");
+    // Renewed by script, seen by the other, waited for by subscription, released with a message.
+    let mut state = lease.state();
+    let renewed =
+        |state: &LeaseState| matches!(state, LeaseState::Held(grant) if grant.renewals >= 2 && grant.votes >= 2);
+    tokio::time::timeout(PATIENCE, state.wait_for(renewed)).await.expect("renewed in time").expect("still kept");
+    let seen = other.read(&lock).await.expect("readable");
+    assert_eq!(seen.holder.as_deref(), Some(lease.owner().to_string().as_str()));
+    let waiting = tokio::spawn(async move {
+        let (lock, options) = (LockKey::new("tests", "a/b").unwrap(), options("two"));
+        let granted = other.acquire(&lock, &options, Wait::For(PATIENCE)).await;
+        granted.expect("granted after the release").owner().identity().to_owned()
+    });
+    assert_eq!(lease.release().await, Released::Held);
+    assert_eq!(waiting.await.unwrap(), "two");
+}
+
+#[tokio::test]
+async fn a_client_reaches_neither_another_namespace_nor_administration() {
+    let server = NodeServer::start(&RootKey::generate()).await;
+    server.arm(&["tests", "billing"]).await;
+    for allowed in [
+        "SET redlock:tests/a x PX 1000",
+        "GET redlock:tests/a",
+        "GET redlock:armed",
+        "PUBLISH redlock:tests/a released",
+    ] {
+        server.as_client::<redis::Value>("tests", allowed).await.unwrap_or_else(|e| panic!("{allowed}: {e}"));
+    }
+    for refused in [
+        "GET redlock:billing/a",
+        "SET redlock:billing/a x",
+        "ZADD redlock:billing#fences 1 a",
+        "SET redlock:armed x",
+        "DEL redlock:armed",
+        "PUBLISH redlock:billing/a released",
+        "FLUSHALL",
+        "FLUSHDB",
+        "KEYS *",
+        "SCAN 0",
+        "CONFIG GET dir",
+        "ACL LIST",
+        "ACL WHOAMI",
+        "REPLICAOF NO ONE",
+        "SHUTDOWN NOSAVE",
+        "CLIENT LIST",
+        "MONITOR",
+    ] {
+        let error = server.as_client::<redis::Value>("tests", refused).await.expect_err(refused);
+        assert_eq!(error.code(), Some("NOPERM"), "{refused}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn clients_follow_the_namespaces_that_have_locks() {
+    let server = NodeServer::start(&RootKey::generate()).await;
+    server.arm(&["tests", "billing"]).await;
+    let mut admin = server.admin().await;
+    let wanted = server.clients(&["tests", "reports"]);
+    let before = admin.facts().await.unwrap();
+    assert!(!wanted.are_known_to(&before));
+    admin.set_users(&before, &wanted).await.unwrap();
+    assert!(wanted.are_known_to(&admin.facts().await.unwrap()));
+    assert!(server.as_client::<String>("reports", "PING").await.is_ok());
+    assert!(server.as_client::<String>("tests", "PING").await.is_ok());
+    assert!(server.as_client::<String>("billing", "PING").await.is_err());
+    admin.set_users(&before, &server.clients(&[])).await.unwrap();
+}
+
+#[tokio::test]
+async fn setting_users_again_disturbs_nobody_who_is_connected() {
+    let server = NodeServer::start(&RootKey::generate()).await;
+    server.arm(&["tests"]).await;
+    let password = server.key.client_password("tests");
+    let url = format!("redis://{}:{}@127.0.0.1:{}", client_user("tests"), password.expose(), server.port);
+    let client = redis::Client::open(url).unwrap();
+    let mut subscriber = client.get_async_pubsub().await.unwrap();
+    subscriber.subscribe("redlock:tests/a").await.unwrap();
+    let mut admin = server.admin().await;
+    let facts = admin.facts().await.unwrap();
+    admin.set_users(&facts, &server.clients(&["tests"])).await.unwrap();
+    let heard: i64 = server.as_client("tests", "PUBLISH redlock:tests/a released").await.unwrap();
+    assert_eq!(heard, 1);
+    let message = futures::StreamExt::next(&mut subscriber.on_message()).await.expect("a message");
+    assert_eq!(message.get_payload::<String>().unwrap(), "released");
+}
+
+#[tokio::test]
+async fn a_flushed_server_is_not_armed_and_a_new_cap_does_not_arm_it() {
+    let server = NodeServer::start(&RootKey::generate()).await;
+    server.arm(&["tests"]).await;
+    let mut admin = server.admin().await;
+    let facts = admin.facts().await.unwrap();
+    admin.set_cap(&facts, Duration::from_secs(120)).await.unwrap();
+    assert_eq!(admin.facts().await.unwrap().marker.unwrap().cap_millis, 120_000);
+    let () = server.as_operator("FLUSHALL").await;
+    assert_eq!(admin.check().await.unwrap(), (facts.run_id.clone(), false));
+    admin.set_cap(&facts, Duration::from_secs(180)).await.unwrap();
+    assert!(!admin.facts().await.unwrap().is_armed());
+    // An engine's client is refused by name of the reason.
+    let client = Client::new([server.node("tests")], NODE_TIMEOUT);
+    let error = eventually("the node says that it is not armed", || async {
+        let options = LeaseOptions::new("one", Duration::from_secs(5));
+        let error = client.try_acquire(&LockKey::new("tests", "a").unwrap(), &options).await.expect_err("not armed");
+        (error.reason() == Reason::Quarantined).then_some(error)
+    });
+    assert!(error.await.to_string().contains(&NodeError::Quarantined.to_string()));
+}
+
+#[tokio::test]
+async fn a_server_that_could_forget_or_already_knows_something_is_not_fit() {
+    for (command, why) in [
+        ("CONFIG SET maxmemory-policy allkeys-lru", "maxmemory-policy is allkeys-lru"),
+        ("REPLICAOF 127.0.0.1 1", "role is slave"),
+        ("SET redlock:tests/a someone", "keys of unknown origin"),
+    ] {
+        let server = NodeServer::start(&RootKey::generate()).await;
+        let _: redis::Value = server.as_operator(command).await;
+        let unfit = server.facts().await.unfit.expect(command);
+        assert!(unfit.contains(why), "{unfit}");
+    }
+}
+
+#[tokio::test]
+async fn a_marker_that_names_another_process_does_not_count() {
+    let server = NodeServer::start(&RootKey::generate()).await;
+    let _: redis::Value = server.as_operator("CONFIG SET loglevel notice").await;
+    let password = server.key.operator_password();
+    let url = format!("redis://operator:{}@127.0.0.1:{}", password.expose(), server.port);
+    let mut connection = redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let () = redis::cmd("SET")
+        .arg("redlock:armed")
+        .arg(format!("{} 60000", "0".repeat(40)))
+        .query_async(&mut connection)
+        .await
+        .unwrap();
+    let facts = server.facts().await;
+    assert_eq!((facts.is_armed(), facts.unfit), (false, None), "it may be armed over it");
+    assert!(!server.admin().await.check().await.unwrap().1);
+}
+
+#[tokio::test]
+async fn what_was_read_of_one_process_is_never_used_to_arm_the_next() {
+    let key = RootKey::generate();
+    let mut server = NodeServer::start(&key).await;
+    let mut admin = server.admin().await;
+    let facts = admin.facts().await.unwrap();
+    server.process.kill().await.expect("SIGKILL to our own child");
+    server.process = spawn(server.port, &server.folder);
+    assert!(server.answers().await, "the server did not come back on its port");
+    let error = admin.arm(&facts, &server.clients(&["tests"]), CAP).await.unwrap_err();
+    assert!(matches!(error, ArmError::NotSent(AdminError::Unreachable(_))), "{error}");
+    let fresh = server.facts().await;
+    assert!(!fresh.is_armed() && fresh.run_id != facts.run_id && fresh.namespaces.is_empty(), "{fresh:?}");
+}
+
+#[tokio::test]
+async fn only_tokens_of_locks_that_nobody_asked_for_in_a_day_are_forgotten() {
+    const DAY: u64 = 24 * 3600 * 1_000_000;
+    let server = NodeServer::start(&RootKey::generate()).await;
+    let now = 1_796_032_462_123_456_u64;
+    let old = now - DAY - 1;
+    let _: i64 = server.as_operator(&format!("ZADD redlock:tests#fences {old} a {} b {now} c", now - DAY)).await;
+    let _: i64 = server.as_operator(&format!("ZADD redlock:billing#fences {old} a")).await;
+    server.admin().await.trim_fences(now).await.unwrap();
+    let left: Vec<String> = server.as_operator("ZRANGE redlock:tests#fences 0 -1").await;
+    assert_eq!(left, ["b", "c"]);
+    assert_eq!(server.as_operator::<i64>("EXISTS redlock:billing#fences").await, 0);
+}
