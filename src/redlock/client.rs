@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use tokio::time::Instant;
 
+use super::environment::{Environment, System};
 use super::error::{Error, NodeError, NodeFailure};
 use super::fence::{Token, TokenClock};
 use super::key::LockKey;
@@ -69,6 +70,7 @@ struct Inner<N> {
     nodes: Arc<[N]>,
     node_timeout: Duration,
     tokens: Arc<TokenClock>,
+    environment: Arc<dyn Environment>,
     /// Who of this process contends for a key, in order of arrival.
     turns: Mutex<HashMap<LockKey, Weak<tokio::sync::Mutex<()>>>>,
 }
@@ -86,8 +88,27 @@ impl<N: Node> Client<N> {
     /// A client of these nodes. `node_timeout` limits each call to one node; 50 ms unless nodes are far apart.
     #[must_use]
     pub fn new(nodes: impl IntoIterator<Item = N>, node_timeout: Duration) -> Self {
+        Self::assemble(nodes, node_timeout, Arc::clone(&TOKENS), Arc::new(System))
+    }
+
+    /// A client with a wall clock and randomness of its own, as a process of its own would have.
+    #[must_use]
+    pub fn with_environment(
+        nodes: impl IntoIterator<Item = N>,
+        node_timeout: Duration,
+        environment: Arc<dyn Environment>,
+    ) -> Self {
+        Self::assemble(nodes, node_timeout, Arc::default(), environment)
+    }
+
+    fn assemble(
+        nodes: impl IntoIterator<Item = N>,
+        node_timeout: Duration,
+        tokens: Arc<TokenClock>,
+        environment: Arc<dyn Environment>,
+    ) -> Self {
         let nodes = nodes.into_iter().collect();
-        Self { inner: Arc::new(Inner { nodes, node_timeout, tokens: Arc::clone(&TOKENS), turns: Mutex::default() }) }
+        Self { inner: Arc::new(Inner { nodes, node_timeout, tokens, environment, turns: Mutex::default() }) }
     }
 
     /// Its nodes.
@@ -224,10 +245,13 @@ impl<N: Node> Client<N> {
 
     /// A new token, larger than all seen.
     pub(super) fn propose_token(&self) -> Result<Token, Error> {
-        // A wall clock before 1970 proposes the smallest token: the vote moves it up.
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let micros = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
+        let micros = self.inner.environment.unix_micros();
         self.inner.tokens.propose(micros).ok_or_else(|| Error::Invalid("fencing tokens have run out".to_owned()))
+    }
+
+    /// A random time between two bounds.
+    pub(super) fn random_between(&self, shortest: Duration, longest: Duration) -> Duration {
+        shortest + self.inner.environment.random_up_to(longest.saturating_sub(shortest))
     }
 
     /// The turn of this process's contenders for a key.

@@ -71,7 +71,7 @@ pub enum LeaseState {
     Held(Grant),
     /// Ended against the holder's will. Final: the lock may be acquired again, as another lease.
     Lost(Loss),
-    /// Given back. Final.
+    /// Given back, or left to another process. Final.
     Released,
 }
 
@@ -159,6 +159,7 @@ impl Lease {
             };
             let over = tokio::time::sleep_until(valid_until);
             tokio::select! {
+                biased;
                 changed = state.changed() => if changed.is_err() {
                     // The watchdog is gone without a word (the runtime shuts down): what is proven stays proven.
                     tokio::time::sleep_until(valid_until).await;
@@ -184,7 +185,8 @@ impl Lease {
         released.await.unwrap_or(Released::AlreadyExpired)
     }
 
-    /// Stops renewing and leaves the lock on the nodes as it is, for another process to [adopt](super::Client::adopt).
+    /// Stops renewing and leaves the lock on the nodes as it is, for another process to [adopt](super::Client::adopt). This
+    /// one holds it no more.
     pub fn abandon(self) {
         // A watchdog that has ended has nothing to stop.
         let _ = self.order.send(Order::Abandon);

@@ -6,12 +6,14 @@
 //! - [`fence`]: fencing tokens and the clock that proposes them
 //! - [`key`]: names of locks and what they are called on a node; [`owner`]: who holds a key
 //! - [`error`]: what can go wrong, which node said so, and the bounded words for it
+//! - [`environment`]: wall clock and randomness
 //! - [`node`]: what the engine asks of a node; [`redis_node`]: a Redis server as such
 //! - [`client`]: acquire, renew, release and read by majority; its private parts `vote` (one vote on a grant) and `wait` (for
 //!   a lock that another holds)
 //! - [`lease`]: a held lock, as its holder sees it; its private part `watchdog` keeps it
 
 pub mod client;
+pub mod environment;
 pub mod error;
 pub mod fence;
 pub mod key;
@@ -26,6 +28,7 @@ mod wait;
 mod watchdog;
 
 pub use client::{Client, Observation, Released, Wait};
+pub use environment::{Environment, System};
 pub use error::{Error, NodeError, Reason};
 pub use fence::Token;
 pub use key::LockKey;

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::StreamExt as _;
-use rand::RngExt as _;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -44,6 +43,10 @@ pub(super) async fn acquire<N: Node>(
     };
     let mut releases = Releases::default();
     let mut failures = 0;
+    let jittered = |first, failures| {
+        let (shortest, longest) = pause_bounds(first, failures);
+        client.random_between(shortest, longest)
+    };
     loop {
         // What was heard before this attempt is in what it finds; what is heard from here on is not.
         releases.forget();
@@ -87,11 +90,11 @@ async fn until<T>(deadline: Option<Instant>, future: impl Future<Output = T>) ->
     }
 }
 
-/// A random pause up to a bound that starts at `first` and doubles with each failure, to a second at most. Never less than
-/// half the bound for long ones, so that nobody spins.
-fn jittered(first: Duration, failures: u32) -> Duration {
+/// Bounds of a pause: the upper one starts at `first` and doubles with each failure, to a second at most; the lower is half
+/// of it, so that nobody spins.
+fn pause_bounds(first: Duration, failures: u32) -> (Duration, Duration) {
     let bound = LONGEST_PAUSE.min(first * 2_u32.saturating_pow(failures.min(16)));
-    bound / 2 + rand::rng().random_range(Duration::ZERO..=bound / 2)
+    (bound / 2, bound)
 }
 
 /// Why an attempt found the lock taken.
@@ -234,10 +237,8 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_a_second() {
-        for failures in 0..40 {
-            let pause = jittered(OUTAGE_PAUSE, failures);
-            let bound = LONGEST_PAUSE.min(OUTAGE_PAUSE * 2_u32.pow(failures.min(10)));
-            assert!(pause >= bound / 2 && pause <= bound, "{pause:?} after {failures} failures");
-        }
+        let longest: Vec<_> = (0..7).map(|failures| pause_bounds(OUTAGE_PAUSE, failures).1.as_millis()).collect();
+        assert_eq!(longest, [50, 100, 200, 400, 800, 1000, 1000]);
+        assert_eq!(pause_bounds(OUTAGE_PAUSE, u32::MAX), (LONGEST_PAUSE / 2, LONGEST_PAUSE));
     }
 }

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::StreamExt as _;
-use rand::RngExt as _;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
@@ -65,7 +64,7 @@ impl<N: Node> Watchdog<N> {
                 // A minority of nodes may still hold it: the next holder need not wait for them.
                 self.client.give_back(&self.bid, (0..self.client.nodes().len()).collect(), true);
             }
-            Err(Ok(Order::Abandon)) => {}
+            Err(Ok(Order::Abandon)) => self.end(LeaseState::Released),
             Err(Ok(Order::Release(done))) => {
                 // Whoever asked may have gone meanwhile.
                 let _ = done.send(self.release().await);
@@ -119,7 +118,7 @@ impl<N: Node> Watchdog<N> {
                 Round::Unknown(failures) => {
                     let error = self.client.no_quorum(self.client.nodes().len() - failures.len(), failures);
                     tracing::debug!(key = %self.bid.key, owner = %self.bid.owner, %error, late = ?at.elapsed(), "not renewed");
-                    Instant::now() + rand::rng().random_range(RETRY_PAUSE.0..=RETRY_PAUSE.1)
+                    Instant::now() + self.client.random_between(RETRY_PAUSE.0, RETRY_PAUSE.1)
                 }
             });
         }

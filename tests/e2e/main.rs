@@ -1,3 +1,24 @@
-//! Tests on a real Kubernetes.
+//! Promises of the operator, proven on a real Kubernetes with real Redis servers.
+//!
+//! `make e2e` brings both up and runs this. A module is a subject, a function a promise. Each scenario has a namespace and
+//! a cluster of its own; those that disturb the operator run alone.
 
-fn main() {}
+// A panic is how a test fails, and a scenario's future is polled in one place only.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::large_futures)]
+// Durations of constants: a difference below zero fails the test.
+#![allow(clippy::unchecked_time_subtraction)]
+
+mod harness;
+
+mod chart;
+mod crds;
+mod deletion;
+mod election;
+mod held;
+mod lost_majority;
+mod lost_masters;
+mod operator_gone;
+mod passwords;
+mod refusals;
+mod uninstall;
+mod waiting;

@@ -77,7 +77,9 @@ impl Server {
     pub async fn run<T: redis::FromRedisValue>(&self, command: &str) -> T {
         let mut words = command.split_whitespace();
         let mut request = redis::cmd(words.next().expect("a command"));
-        words.for_each(|word| drop(request.arg(word)));
+        for word in words {
+            request.arg(word);
+        }
         let mut connection = self.connect().await.expect("a connection");
         request.query_async(&mut connection).await.unwrap_or_else(|e| panic!("{command}: {e}"))
     }

@@ -1,0 +1,61 @@
+# The front door: `make help` lists what can be done. Longer jobs are scripts in hack/.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+CLUSTER := hack/cluster/cluster.sh
+CHART := charts/redlock-operator
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  \033[1mmake %-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo '  On a cluster of your own: export KUBECONFIG=... USE_EXISTING_CLUSTER=1 (see hack/cluster/README.md)'
+
+.PHONY: demo
+demo: ## From nothing to a lock held, moved and given back on a local Kubernetes
+	@hack/demo.sh
+
+.PHONY: test
+test: ## All tests: lint, unit, end to end
+	@hack/test.sh
+
+.PHONY: unit
+unit: ## Unit and doc tests, and the engine on real Redis servers
+	cargo test
+
+.PHONY: e2e
+e2e: ## Tests on a real Kubernetes (TEST=name: only those; KEEP=1: leave the cluster up)
+	@hack/e2e.sh $(TEST)
+
+.PHONY: lint
+lint: ## Format, clippy, shellcheck, helm lint, cargo deny
+	@hack/lint.sh
+
+.PHONY: bench
+bench: ## Benchmarks
+	@if compgen -G 'benches/*.rs' >/dev/null; then cargo bench; else echo 'no benchmarks yet (benches/ is empty)'; fi
+
+.PHONY: image
+image: ## Build the operator's image into target/image/redlock-operator.tar
+	@hack/image.sh
+
+.PHONY: crds
+crds: ## Write the CRDs anew from the Rust types, into crds/ and the chart
+	cargo run -q -- crds --out crds
+	cargo run -q -- crds --chart $(CHART)/templates/crds
+
+.PHONY: cluster-up
+cluster-up: ## Start the local Kubernetes (builds it at the first time)
+	@$(CLUSTER) up
+
+.PHONY: cluster-down
+cluster-down: ## Stop the local Kubernetes and take everything of it away
+	@$(CLUSTER) down
+
+.PHONY: setup
+setup: ## Install what this machine lacks for all of the above
+	@hack/setup.sh
+
+.PHONY: clean
+clean: ## Remove build output (the local Kubernetes' binaries stay in ~/.cache/kube-dev)
+	cargo clean

@@ -1,0 +1,33 @@
+# shellcheck shell=bash
+# Installs the Debian packages that a machine lacks, and only those. Needs say.sh.
+
+# need_packages NAME:FILE-OR-COMMAND...: each package with the command, or the absolute path, that shows it is there.
+need_packages() {
+  local pair package proof missing=()
+  for pair; do
+    package=${pair%%:*} proof=${pair#*:}
+    if [[ $proof == /* ]]; then
+      compgen -G "$proof" >/dev/null || missing+=("$package")
+    else
+      have "$proof" || missing+=("$package")
+    fi
+  done
+  ((${#missing[@]})) || return 0
+  install_packages "${missing[@]}"
+}
+
+install_packages() {
+  have apt-get || die "missing on this machine: $*" \
+    "These are Debian's package names, and there is no apt-get here: install their like by hand and run this again."
+  [[ $(id -u) == 0 ]] || die "missing on this machine: $*" "Run this as root, or first: sudo apt-get install -y $*"
+  say "installing with apt: $*"
+  local log
+  log=$(mktemp)
+  # A package list that is a day old names versions which are no longer served: refresh it once, then install.
+  if ! { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends -o DPkg::Lock::Timeout=120 "$@"; } \
+    >"$log" 2>&1 </dev/null; then
+    tail -n 15 "$log" >&2
+    die "apt could not install: $*" "The whole output is in $log."
+  fi
+  rm -f "$log"
+}

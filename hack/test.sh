@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# All tests, one after the other: lint, unit (with doc tests and the engine on real Redis), end to end on a real
+# Kubernetes. Stops at the first stage that fails; the last line adds up what every test program counted.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. hack/lib/say.sh
+
+mkdir -p target
+log=target/test.log
+: >"$log"
+
+# count passed|failed: over the closing lines of all test programs.
+count() {
+  awk -v what="$1;" '/^test result:/ {for (i = 2; i <= NF; i++) if ($i == what) n += $(i - 1)} END {print n + 0}' "$log"
+}
+summary() {
+  local rc=$?
+  local failed
+  failed=$(count failed)
+  # What could not even be built or started counts nothing by itself.
+  ((rc == 0 || failed > 0)) || failed=1
+  ((rc == 0)) || say "failed in stage: $stage (all output: $log)"
+  echo "$(count passed) passed, $failed failed"
+}
+trap summary EXIT
+
+stage=setup
+hack/setup.sh
+for stage in lint unit e2e; do
+  say "=== $stage"
+  make --no-print-directory "$stage" 2>&1 | tee -a "$log"
+done
+stage=

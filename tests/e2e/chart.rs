@@ -1,0 +1,127 @@
+//! The chart by itself: needs helm, but no cluster.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::harness::{install::CHART, output};
+
+/// The chart's objects with these values, or what helm complains of.
+async fn render(values: &[&str]) -> Result<Vec<Value>, String> {
+    // A helm that was not built by its makers takes the cluster to be older than any that the chart supports.
+    let fixed = ["template", "redlock-operator", CHART, "--namespace", "elsewhere", "--kube-version", "1.33.0"];
+    let values = values.iter().flat_map(|value| ["--set", value]);
+    let text = output("helm", &fixed.into_iter().chain(values).collect::<Vec<_>>()).await?;
+    let documents = serde_yaml::Deserializer::from_str(&text).map(|d| Value::deserialize(d).expect("YAML of helm"));
+    Ok(documents.filter(|d| !d.is_null()).collect())
+}
+
+fn of_kind<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    objects.iter().filter(|o| o["kind"] == kind).collect()
+}
+
+fn operator(objects: &[Value]) -> &Value {
+    &of_kind(objects, "Deployment")[0]["spec"]["template"]["spec"]
+}
+
+fn strings(value: &Value) -> BTreeSet<&str> {
+    value.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+#[tokio::test]
+async fn a_mistyped_value_is_refused_and_named() {
+    for (value, named) in [
+        ("replicaCout=2", "replicaCout"),
+        ("image.tagg=1", "tagg"),
+        ("image.pullPolicy=Sometimes", "pullPolicy"),
+        ("imagePullSecrets[0]=regcred", "imagePullSecrets"),
+        ("redis.imge=x", "imge"),
+        ("crds.enable=false", "enable"),
+        ("serviceAccount.nam=x", "nam"),
+        ("rbac.creat=false", "creat"),
+        ("log.levle=debug", "levle"),
+        ("log.format=xml", "format"),
+        ("replicas=two", "replicas"),
+        ("resources.limit.memory=1Gi", "limit"),
+        ("tolerations[0].efect=NoSchedule", "efect"),
+        ("affinity.podAntiAfinity=x", "podAntiAfinity"),
+        ("podAnnotation.x=y", "podAnnotation"),
+    ] {
+        let refused = render(&[value]).await.expect_err(value);
+        assert!(refused.contains("schema") && refused.contains(named), "{value}: {refused}");
+    }
+}
+
+#[tokio::test]
+async fn rights_are_listed_one_by_one_and_secrets_are_neither_listed_nor_watched() {
+    let objects = render(&[]).await.unwrap();
+    let roles: Vec<_> = of_kind(&objects, "ClusterRole").into_iter().chain(of_kind(&objects, "Role")).collect();
+    assert_eq!(roles.len(), 2);
+    for rule in roles.iter().flat_map(|role| role["rules"].as_array().unwrap()) {
+        let all = ["apiGroups", "resources", "verbs"].map(|part| strings(&rule[part]));
+        assert!(all.iter().all(|part| !part.is_empty() && !part.contains("*")), "{rule}");
+        let [_, resources, verbs] = all;
+        if resources.contains("secrets") {
+            assert_eq!(verbs, BTreeSet::from(["get", "create", "patch", "delete"]), "{rule}");
+        }
+        for escalation in ["escalate", "bind", "impersonate", "deletecollection"] {
+            assert!(!verbs.contains(escalation), "{rule}");
+        }
+    }
+    for binding in of_kind(&objects, "ClusterRoleBinding").into_iter().chain(of_kind(&objects, "RoleBinding")) {
+        assert_eq!(binding["subjects"][0]["namespace"], "elsewhere", "the release's namespace, whatever it is");
+    }
+}
+
+#[tokio::test]
+async fn the_operator_runs_restricted_on_the_image_of_this_version() {
+    let objects = render(&[]).await.unwrap();
+    let pod = operator(&objects);
+    assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+    assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
+    let containers = pod["containers"].as_array().unwrap();
+    assert_eq!(containers.len(), 1);
+    let restricted = json!({
+        "allowPrivilegeEscalation": false,
+        "readOnlyRootFilesystem": true,
+        "capabilities": {"drop": ["ALL"]},
+    });
+    assert_eq!(containers[0]["securityContext"], restricted);
+    assert_eq!(containers[0]["image"], concat!("redlock-operator:", env!("CARGO_PKG_VERSION")));
+    assert_eq!(containers[0]["imagePullPolicy"], "IfNotPresent");
+    let probes = ["livenessProbe", "readinessProbe"].map(|p| containers[0][p]["httpGet"]["path"].clone());
+    assert_eq!(probes, ["/livez", "/readyz"]);
+}
+
+#[tokio::test]
+async fn values_reach_what_they_are_for() {
+    let values = ["redis.image=registry.test/redis:8", "log.level=debug", "log.format=text", "image.repository=a/b"];
+    let more = ["image.tag=c", "replicas=2", "priorityClassName=high", "nodeSelector.disk=ssd", "podLabels.team=x"];
+    let objects = render(&[&values[..], &more].concat()).await.unwrap();
+    let pod = operator(&objects);
+    let container = &pod["containers"][0];
+    let args = ["operator", "--log-format=text", "--log-level=debug", "--redis-image=registry.test/redis:8"];
+    assert_eq!(container["args"], json!(args));
+    assert_eq!(container["image"], "a/b:c");
+    assert_eq!((&pod["priorityClassName"], &pod["nodeSelector"]), (&json!("high"), &json!({"disk": "ssd"})));
+    let deployment = &of_kind(&objects, "Deployment")[0]["spec"];
+    assert_eq!(deployment["replicas"], 2);
+    assert_eq!(deployment["template"]["metadata"]["labels"]["team"], "x");
+    assert_eq!(deployment["selector"]["matchLabels"].as_object().unwrap().len(), 2, "never changed by values");
+    let plain = render(&[]).await.unwrap();
+    assert_eq!(operator(&plain)["containers"][0]["args"].as_array().unwrap().len(), 3, "no --redis-image by default");
+}
+
+#[tokio::test]
+async fn the_definitions_are_kept_at_uninstall_and_can_be_left_out() {
+    let objects = render(&[]).await.unwrap();
+    let crds = of_kind(&objects, "CustomResourceDefinition");
+    let names: BTreeSet<_> = crds.iter().filter_map(|c| c["metadata"]["name"].as_str()).collect();
+    assert_eq!(names, BTreeSet::from(["distributedlocks.redlock.dev", "redislockclusters.redlock.dev"]));
+    for crd in crds {
+        assert_eq!(crd["metadata"]["annotations"]["helm.sh/resource-policy"], "keep");
+    }
+    let without = render(&["crds.enabled=false"]).await.unwrap();
+    assert!(of_kind(&without, "CustomResourceDefinition").is_empty());
+}

@@ -1,0 +1,164 @@
+//! The API server takes good objects, and refuses each kind of wrong one with a text that says what to do.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use kube::{Api, Error};
+use redlock_operator::api::{DistributedLock, GROUP, RedisLockCluster, VERSION, crds};
+use serde_json::{Value, json};
+
+use crate::harness::{Env, kubectl, objects, scenario, wait};
+
+/// What creates an object, and a part of the text that refuses it.
+type Wrong = (Value, &'static str);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_definitions_are_structural_established_and_those_of_this_code() {
+    scenario("crds", async |env| {
+        let all: Api<CustomResourceDefinition> = Api::all(env.client.clone());
+        for (_, ours) in crds::all() {
+            let name = ours.metadata.name.as_deref().unwrap();
+            let served = all.get(name).await.unwrap();
+            let conditions = served.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
+            let is = |type_: &str| conditions.iter().any(|c| c.type_ == type_ && c.status == "True");
+            assert!(is("Established") && !is("NonStructuralSchema"), "{name}: {conditions:?}");
+            let version = |crd: &CustomResourceDefinition| crd.spec.versions[0].schema.clone();
+            assert_eq!(version(&served), version(&ours), "{name}: the chart carries another schema");
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn good_objects_pass_and_are_listed_with_their_columns() {
+    scenario("good", async |env| {
+        for spec in [
+            json!({"nodes": 1}),
+            json!({"nodes": 3, "maxTTL": "1s", "restartDelay": "1s", "nodeTimeout": "5ms"}),
+            json!({"nodes": 5, "maxTTL": "24h", "restartDelay": "48h", "nodeTimeout": "1s", "image": "redis:7.4-alpine"}),
+            json!({"nodes": 7, "allowedNamespaces": {"from": "All"}, "resources": {"limits": {"memory": "128Mi"}}}),
+        ] {
+            create(env, "RedisLockCluster", "good", &spec).await.unwrap_or_else(|e| panic!("{spec}: {e}"));
+        }
+        for spec in [
+            json!({"clusterRef": {"name": "main"}}),
+            json!({"clusterRef": {"name": "main", "namespace": "locks"}, "key": "reports/nightly_1.0-a"}),
+            json!({"clusterRef": {"name": "main"}, "holder": "job/nightly:report_1", "lease": {"ttl": "1s"}}),
+            json!({"clusterRef": {"name": "main"}, "lease": {"ttl": "24h", "renewEvery": "12h"}}),
+            json!({"clusterRef": {"name": "main"}, "lease": {"renewEvery": "100ms"}}),
+        ] {
+            create(env, "DistributedLock", "good", &spec).await.unwrap_or_else(|e| panic!("{spec}: {e}"));
+        }
+        let stored: DistributedLock = objects::object(env, "DistributedLock", "listed", &json!({"clusterRef": {"name": "none"}}));
+        env.api().create(&PostParams::default(), &stored).await.unwrap();
+        let table = kubectl(&["-n", &env.namespace, "get", "dlock", "-o", "wide"]).await.unwrap();
+        for column in ["PHASE", "HOLDER", "TOKEN", "VOTES", "VALID UNTIL", "CLUSTER", "AGE"] {
+            assert!(table.contains(column), "{column} in {table}");
+        }
+        let both = kubectl(&["-n", &env.namespace, "get", "redlock", "-o", "name"]).await.unwrap();
+        assert!(both.contains("distributedlock.redlock.dev/listed"), "{both}");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_rule_refuses_a_wrong_object_with_a_text_that_says_what_to_do() {
+    scenario("wrong", async |env| {
+        let cluster = |more: Value| merged(json!({"nodes": 3}), more);
+        let clusters: [Wrong; 9] = [
+            (cluster(json!({"nodes": 4})), "nodes must be 1, 3, 5 or 7: an even number tolerates no more failures"),
+            (cluster(json!({"nodes": 9})), "nodes must be 1, 3, 5 or 7"),
+            (cluster(json!({"maxTTL": "500ms"})), "maxTTL must be a duration from 1s to 24h, such as 60s or 5m"),
+            (cluster(json!({"maxTTL": "25h", "restartDelay": "26h"})), "maxTTL must be a duration from 1s to 24h"),
+            (cluster(json!({"restartDelay": "59s"})), "restartDelay must be at least maxTTL (60s by default)"),
+            (cluster(json!({"maxTTL": "30s", "restartDelay": "29s"})), "restartDelay must be at least maxTTL"),
+            (cluster(json!({"restartDelay": "49h"})), "restartDelay must be a duration of at most 48h, such as 65s"),
+            (cluster(json!({"nodeTimeout": "1ms"})), "nodeTimeout must be a duration from 5ms to 1s, such as 50ms"),
+            (cluster(json!({"allowedNamespaces": {"from": "Some"}})), "supported values: \"All\", \"Same\""),
+        ];
+        for (spec, text) in clusters {
+            refused(create(env, "RedisLockCluster", "wrong", &spec).await, text);
+        }
+        let long = "a".repeat(51);
+        let at_most = "metadata.name must have at most 50 characters";
+        refused(create(env, "RedisLockCluster", &long, &json!({"nodes": 3})).await, at_most);
+
+        let lock = |more: Value| merged(json!({"clusterRef": {"name": "main"}}), more);
+        let locks: [Wrong; 9] = [
+            (lock(json!({"clusterRef": {"name": ""}})), "spec.clusterRef.name in body should be at least 1 chars long"),
+            (json!({"holder": "a"}), "spec.clusterRef: Required value"),
+            (lock(json!({"key": "-a"})), "key may have letters, digits and . _ / - and must begin and end with"),
+            (lock(json!({"key": "a b"})), "key may have letters, digits"),
+            (lock(json!({"holder": "a@b"})), "holder may have letters, digits and . _ : / - and must begin and end"),
+            (lock(json!({"lease": {"ttl": "999ms"}})), "ttl must be a duration from 1s to 24h, such as 30s"),
+            (lock(json!({"lease": {"renewEvery": "50ms"}})), "renewEvery must be a duration of at least 100ms"),
+            (lock(json!({"lease": {"renewEvery": "16s"}})), "renewEvery must be at most half of ttl (30s by default)"),
+            (lock(json!({"lease": {"ttl": "4s", "renewEvery": "3s"}})), "renewEvery must be at most half of ttl"),
+        ];
+        for (spec, text) in locks {
+            refused(create(env, "DistributedLock", "wrong", &spec).await, text);
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_changed_says_what_to_do_instead() {
+    scenario("immutable", async |env| {
+        let spec = json!({"nodes": 1, "maxTTL": "10s"});
+        objects::create_cluster(env, spec).await;
+        let move_locks = "nodes cannot be changed while the cluster exists: create a second RedisLockCluster";
+        refused(change(env, "RedisLockCluster", "main", json!({"nodes": 3})).await, move_locks);
+        refused(change(env, "RedisLockCluster", "main", json!({"maxTTL": "9s"})).await, "maxTTL cannot shrink");
+        change(env, "RedisLockCluster", "main", json!({"maxTTL": "11s"})).await.expect("maxTTL may grow");
+
+        let spec = json!({"clusterRef": {"name": "none"}, "key": "a", "holder": "b"});
+        let stored: DistributedLock = objects::object(env, "DistributedLock", "stored", &spec);
+        env.api().create(&PostParams::default(), &stored).await.unwrap();
+        let other = "clusterRef cannot be changed: create another DistributedLock on the other cluster";
+        let next = "holder cannot be changed: the next holder creates a DistributedLock of its own with the same key";
+        for (patch, text) in [
+            (json!({"clusterRef": {"name": "other"}}), other),
+            (json!({"key": "b"}), "key cannot be changed: create another DistributedLock"),
+            (json!({"key": null}), "key cannot be added or removed later: create another DistributedLock"),
+            (json!({"holder": "c"}), next),
+            (json!({"holder": null}), "holder cannot be added or removed: whether the operator or pods hold the lock"),
+        ] {
+            refused(change(env, "DistributedLock", "stored", patch).await, text);
+        }
+        change(env, "DistributedLock", "stored", json!({"lease": {"ttl": "9s"}})).await.expect("ttl may change");
+        wait::until(&env.api::<RedisLockCluster>(), "main", "there still", |_| true).await;
+    })
+    .await;
+}
+
+fn api(env: &Env, kind: &str) -> Api<DynamicObject> {
+    let resource = ApiResource::from_gvk(&kube::api::GroupVersionKind::gvk(GROUP, VERSION, kind));
+    Api::namespaced_with(env.client.clone(), &env.namespace, &resource)
+}
+
+/// What the API server says to creating this, without keeping it.
+async fn create(env: &Env, kind: &str, name: &str, spec: &Value) -> Result<DynamicObject, Error> {
+    let object: DynamicObject = objects::object(env, kind, name, spec);
+    api(env, kind).create(&PostParams { dry_run: true, ..PostParams::default() }, &object).await
+}
+
+/// What the API server says to this change of spec, without keeping it.
+async fn change(env: &Env, kind: &str, name: &str, spec: Value) -> Result<DynamicObject, Error> {
+    let patch = Patch::Merge(json!({"spec": spec}));
+    api(env, kind).patch(name, &PatchParams { dry_run: true, ..PatchParams::default() }, &patch).await
+}
+
+fn refused(answer: Result<DynamicObject, Error>, text: &str) {
+    match answer {
+        Err(Error::Api(status)) => {
+            assert!(status.is_invalid() && status.message.contains(text), "{text:?}: {status:?}");
+        }
+        other => panic!("{text:?}: not refused by the API server, but {other:?}"),
+    }
+}
+
+fn merged(mut base: Value, more: Value) -> Value {
+    let (Value::Object(base_fields), Value::Object(more)) = (&mut base, more) else { panic!("two objects") };
+    base_fields.extend(more);
+    base
+}

@@ -1,0 +1,149 @@
+//! Pods elect a leader through their sidecars, as `examples/20-leader-election.yaml` shows it.
+
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{AttachParams, DeleteParams, PostParams};
+use redlock_operator::api::DistributedLock;
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::harness::agent::{self, Claim, Watch};
+use crate::harness::objects::{example, is_held, ready_cluster, ready_pods, redis_key};
+use crate::harness::probe::Probe;
+use crate::harness::redis::Masters;
+use crate::harness::{Env, LIMIT, install, scenario, scenario_that_disturbs_the_operator, wait};
+
+/// Time to live of the example's leases.
+const TTL: Duration = Duration::from_secs(5);
+/// Masters of this module's clusters.
+const MASTERS: usize = 3;
+
+/// Kills what is called `redlock` in a pod that shares its process namespace; needs nothing but a shell.
+const KILL_SIDECAR: &str =
+    r#"for p in /proc/[0-9]*; do read -r n <$p/comm && [ "$n" = redlock ] && kill -9 "${p#/proc/}"; done; true"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_pods_elect_one_leader_who_gives_the_lead_back_when_it_is_stopped() {
+    scenario("election", async |env| {
+        let (masters, names) = three_pods(env).await;
+        let pods: Api<Pod> = env.api();
+        let watch = Watch::start(&pods, names.clone());
+        let leader = watch.claim("a first leader", |_| true).await;
+        shown_in_status(env, &leader).await;
+        for name in &names {
+            let expected = if *name == leader.pod { 200 } else { 503 };
+            assert_eq!(agent::get(&pods, name, agent::PORT, "/leader").await.unwrap().0, expected, "{name}");
+            assert_eq!(agent::get(&pods, name, agent::PORT, "/readyz").await.unwrap().0, 200, "{name} is ready");
+            knows_the_leader(&pods, name, &leader).await;
+        }
+
+        let probe = Probe::start(&masters, &redis_key(env, "web-leader")).await;
+        pods.delete(&leader.pod, &DeleteParams::default()).await.unwrap();
+        let next = watch.claim("a successor", |c| c.token > leader.token).await;
+        assert_ne!(next.pod, leader.pod);
+        shown_in_status(env, &next).await;
+        probe.catch_up(&[0, 1, 2]).await;
+        let record = probe.finish();
+
+        agent::assert_one_leader_at_a_time(&watch.finish());
+        record.assert_tokens_only_grow();
+        for master in 0..MASTERS {
+            record.assert_deleted(master, &format!("{}@{}", leader.pod, leader.token));
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_leader_is_followed_within_ttl_plus_two_seconds_with_a_larger_token() {
+    scenario("leader-killed", async |env| {
+        let (_, names) = three_pods(env).await;
+        let watch = Watch::start(&env.api(), names);
+        let leader = watch.claim("a first leader", |_| true).await;
+        shown_in_status(env, &leader).await;
+        let next = kill_and_follow(env, &watch, &leader).await;
+        shown_in_status(env, &next).await;
+        agent::assert_one_leader_at_a_time(&watch.finish());
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_leader_is_followed_as_soon_while_no_operator_runs() {
+    scenario_that_disturbs_the_operator("no-operator", async |env| {
+        let (_, names) = three_pods(env).await;
+        let watch = Watch::start(&env.api(), names);
+        let leader = watch.claim("a first leader", |_| true).await;
+        install::scale_operator(0).await;
+        let next = kill_and_follow(env, &watch, &leader).await;
+        agent::assert_one_leader_at_a_time(&watch.finish());
+        install::make_ready().await;
+        shown_in_status(env, &next).await;
+    })
+    .await;
+}
+
+/// The example's three pods, all ready, on a cluster of this scenario.
+async fn three_pods(env: &Env) -> (Masters, Vec<String>) {
+    let mut locks = 0;
+    for mut object in example(env, "20-leader-election.yaml") {
+        if object["kind"] == "DistributedLock" {
+            let lock: DistributedLock = serde_json::from_value(object).unwrap();
+            env.api().create(&PostParams::default(), &lock).await.unwrap();
+            locks += 1;
+        } else {
+            // The application can then kill its sidecar as a crash would end it: with no chance to release.
+            object["spec"]["template"]["spec"]["shareProcessNamespace"] = json!(true);
+            let pods: Deployment = serde_json::from_value(object).unwrap();
+            env.api().create(&PostParams::default(), &pods).await.unwrap();
+        }
+    }
+    assert_eq!(locks, 1, "the example has one lock");
+    // The lock and the pods are there first, as with `kubectl apply -f examples/`: they wait for what they need.
+    let masters = ready_cluster(env, MASTERS).await;
+    (masters, ready_pods(env, "app=web", 3).await)
+}
+
+/// Kills the leader's sidecar and pod at once. Another leads within the TTL and two seconds.
+async fn kill_and_follow(env: &Env, watch: &Watch, leader: &Claim) -> Claim {
+    let pods: Api<Pod> = env.api();
+    let in_app = AttachParams::default().container("web").stderr(false);
+    let shell = pods.exec(&leader.pod, ["sh", "-c", KILL_SIDECAR], &in_app).await.unwrap();
+    shell.join().await.unwrap();
+    let killed = Instant::now();
+    pods.delete(&leader.pod, &DeleteParams::default().grace_period(0)).await.unwrap();
+    let next = watch.claim("a successor", |c| c.token > leader.token).await;
+    let took = next.received - killed;
+    assert!(took <= TTL + Duration::from_secs(2), "the successor leads only {took:?} after the kill");
+    next
+}
+
+/// The lock's status names this leader and its token.
+async fn shown_in_status(env: &Env, leader: &Claim) {
+    let locks: Api<DistributedLock> = env.api();
+    let shows = |lock: &DistributedLock| {
+        let status = lock.status.as_ref();
+        let token = status.and_then(|s| s.fencing_token).and_then(|t| u64::try_from(t).ok());
+        let holder = status.and_then(|s| s.holder.as_deref());
+        is_held(lock) && token == Some(leader.token) && holder == Some(&leader.pod)
+    };
+    wait::until(&locks, "web-leader", &format!("led by {} with {}", leader.pod, leader.token), shows).await;
+}
+
+/// Each sidecar learns who leads, also those that do not.
+async fn knows_the_leader(pods: &Api<Pod>, name: &str, leader: &Claim) {
+    let begin = Instant::now();
+    loop {
+        let answer = agent::ask(pods, name).await.unwrap();
+        assert_eq!(answer.own, name, "a sidecar's identity is its pod");
+        if answer.name.as_deref() == Some(&leader.pod) && answer.token == Some(leader.token) {
+            assert_eq!(answer.claim().is_some(), name == leader.pod, "{answer:?}");
+            return;
+        }
+        assert!(begin.elapsed() < LIMIT, "{name} knows of {answer:?}, not of {leader:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}

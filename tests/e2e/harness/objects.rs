@@ -1,0 +1,160 @@
+//! The objects that scenarios create.
+
+use std::path::Path;
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::api::{ListParams, PostParams};
+use kube::{Api, ResourceExt};
+use redlock_operator::api::cluster::NodeState;
+use redlock_operator::api::lock::LockPhase;
+use redlock_operator::api::{DistributedLock, RedisLockCluster};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::redis::Masters;
+use super::{Env, LIMIT, install, wait};
+
+/// How long a master of a scenario's cluster stays away.
+pub const RESTART_DELAY: std::time::Duration = std::time::Duration::from_secs(8);
+
+/// A cluster `main` of so many masters with short times; ready when this returns.
+pub async fn ready_cluster(env: &Env, nodes: usize) -> Masters {
+    create_cluster(env, json!({"nodes": nodes, "maxTTL": "5s", "restartDelay": "8s"})).await;
+    ready(env, nodes).await
+}
+
+/// A cluster `main` of so many masters, for leases of up to a minute; ready when this returns.
+pub async fn ready_cluster_for_long_leases(env: &Env, nodes: usize) -> Masters {
+    create_cluster(env, json!({"nodes": nodes, "maxTTL": "60s"})).await;
+    ready(env, nodes).await
+}
+
+/// Creates the cluster `main`.
+pub async fn create_cluster(env: &Env, mut spec: Value) {
+    // The default of 50 ms is right for a network; here five masters and a cluster share the cores of one machine.
+    spec["nodeTimeout"] = json!("250ms");
+    spec["resources"] = json!({"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}});
+    let cluster: RedisLockCluster = object(env, "RedisLockCluster", "main", &spec);
+    env.api().create(&PostParams::default(), &cluster).await.expect("create the cluster");
+}
+
+async fn ready(env: &Env, nodes: usize) -> Masters {
+    let clusters: Api<RedisLockCluster> = env.api();
+    wait::until(&clusters, "main", "ready", |c| condition(c, "Ready").is_some_and(|c| c.status == "True")).await;
+    Masters::of(env, "main", nodes).await
+}
+
+/// Creates a lock on the cluster `main` that the operator holds for `holder`.
+pub async fn create_lock(env: &Env, name: &str, key: &str, holder: &str, ttl: &str) -> DistributedLock {
+    let spec = json!({"clusterRef": {"name": "main"}, "key": key, "holder": holder, "lease": {"ttl": ttl}});
+    let lock: DistributedLock = object(env, "DistributedLock", name, &spec);
+    env.api().create(&PostParams::default(), &lock).await.expect("create the lock")
+}
+
+/// The lock once it is held, by whomever.
+pub async fn held(env: &Env, name: &str) -> DistributedLock {
+    let locks: Api<DistributedLock> = env.api();
+    wait::until(&locks, name, "held", is_held).await
+}
+
+/// Whether the condition `Held` is true.
+pub fn is_held(lock: &DistributedLock) -> bool {
+    condition(lock, "Held").is_some_and(|c| c.status == "True") && phase(lock) == Some(LockPhase::Held)
+}
+
+/// The fencing token in status.
+pub fn token(lock: &DistributedLock) -> i64 {
+    lock.status.as_ref().and_then(|s| s.fencing_token).expect("a held lock shows its fencing token")
+}
+
+/// The phase in status.
+pub fn phase(lock: &DistributedLock) -> Option<LockPhase> {
+    lock.status.as_ref().and_then(|s| s.phase)
+}
+
+/// The value that the key of a lock has on the masters while the operator holds it.
+pub fn owner(lock: &DistributedLock) -> String {
+    let (holder, uid) = (lock.spec.holder.as_ref().expect("a holder"), lock.uid().expect("a UID"));
+    format!("{holder}/{uid}@{}", token(lock))
+}
+
+/// The key on the masters.
+pub fn redis_key(env: &Env, key: &str) -> String {
+    format!("redlock:{}/{key}", env.namespace)
+}
+
+/// A condition of either kind.
+pub fn condition(object: &impl HasConditions, type_: &str) -> Option<Condition> {
+    object.conditions().iter().find(|c| c.type_ == type_).cloned()
+}
+
+/// Both kinds.
+pub trait HasConditions {
+    /// The conditions in status.
+    fn conditions(&self) -> &[Condition];
+}
+
+impl HasConditions for DistributedLock {
+    fn conditions(&self) -> &[Condition] {
+        self.status.as_ref().map_or(&[], |s| &s.conditions)
+    }
+}
+
+impl HasConditions for RedisLockCluster {
+    fn conditions(&self) -> &[Condition] {
+        self.status.as_ref().map_or(&[], |s| &s.conditions)
+    }
+}
+
+/// Where the master `name` stands.
+pub fn node_state(cluster: &RedisLockCluster, name: &str) -> Option<NodeState> {
+    let nodes = &cluster.status.as_ref()?.nodes;
+    nodes.iter().find(|n| n.name == name).map(|n| n.state)
+}
+
+/// An object of one of the two kinds, from JSON.
+pub fn object<K: for<'a> Deserialize<'a>>(env: &Env, kind: &str, name: &str, spec: &Value) -> K {
+    let object = json!({
+        "apiVersion": "redlock.dev/v1alpha1",
+        "kind": kind,
+        "metadata": {"name": name, "namespace": env.namespace},
+        "spec": spec,
+    });
+    serde_json::from_value(object).expect("an object of that kind")
+}
+
+/// The objects of a file in `examples/`, moved to the scenario's namespace and the image under test.
+pub fn example(env: &Env, file: &str) -> Vec<Value> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(file);
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let text = text.replace(concat!("redlock-operator:", env!("CARGO_PKG_VERSION")), &install::operator_image());
+    let mut objects = Vec::new();
+    for document in serde_yaml::Deserializer::from_str(&text) {
+        let mut object = Value::deserialize(document).expect("YAML in examples/");
+        object["metadata"]["namespace"] = json!(env.namespace);
+        objects.push(object);
+    }
+    objects
+}
+
+/// The pods with a label, once there are so many and all are ready.
+pub async fn ready_pods(env: &Env, label: &str, count: usize) -> Vec<String> {
+    let pods: Api<Pod> = env.api();
+    let begin = tokio::time::Instant::now();
+    loop {
+        let all = pods.list(&ListParams::default().labels(label)).await.expect("list pods");
+        let ready: Vec<_> = all.iter().filter(|p| is_ready(p)).map(ResourceExt::name_any).collect();
+        if ready.len() == count && all.items.len() == count {
+            return ready;
+        }
+        assert!(begin.elapsed() < LIMIT, "{} of {count} pods {label} are ready after {LIMIT:?}", ready.len());
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    }
+}
+
+fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
+    let ready = conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"));
+    ready && pod.metadata.deletion_timestamp.is_none()
+}

@@ -1,0 +1,131 @@
+//! A minority of masters is lost: locks are kept, and a lost master stays away until it can do no harm.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::DeleteParams;
+use redlock_operator::api::cluster::{NodeState, NodeStatus};
+use redlock_operator::api::lock::LockPhase;
+use redlock_operator::api::{DistributedLock, RedisLockCluster};
+
+use crate::harness::objects::{
+    RESTART_DELAY, create_lock, held, is_held, node_state, owner, phase, ready_cluster, redis_key, token,
+};
+use crate::harness::probe::Probe;
+use crate::harness::redis::Masters;
+use crate::harness::{Env, clocks_apart, scenario, wait};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_one_then_two_of_five_masters_killed_the_lock_is_kept_and_they_return_not_before_their_delay() {
+    scenario("two-killed", async |env| {
+        let masters = ready_cluster(env, 5).await;
+        create_lock(env, "holder", "report", "job/holder", "4s").await;
+        let lock = on_all_masters(env, "holder", "5/5").await;
+        create_lock(env, "rival", "report", "job/rival", "4s").await;
+        let probe = Probe::start(&masters, &redis_key(env, "report")).await;
+
+        let before_first = Timestamp::now();
+        let pods: Api<Pod> = env.api();
+        pods.delete(&masters.pod(0), &DeleteParams::default().grace_period(0)).await.unwrap();
+        let first = quarantined(env, &masters.pod(0), before_first).await;
+
+        let before_second = Timestamp::now();
+        stop_server(&masters, 1).await;
+        let second = quarantined(env, &masters.pod(1), before_second).await;
+
+        returned(env, &first).await;
+        returned(env, &second).await;
+        let kept = on_all_masters(env, "holder", "5/5").await;
+        probe.catch_up(&[0, 1, 2, 3, 4]).await;
+        let record = probe.finish();
+
+        assert!(is_held(&kept));
+        assert_eq!(token(&kept), token(&lock), "the same grant throughout");
+        record.assert_always_owned(&[2, 3, 4], &owner(&lock));
+        record.assert_tokens_only_grow();
+        for returned in [0, 1] {
+            let last = record.of(returned).last().and_then(|(_, said)| said.cloned());
+            assert_eq!(last.map(|o| o.owner), Some(owner(&lock)), "a returned master gets the key of the holder");
+        }
+        let rival: DistributedLock = env.api().get("rival").await.unwrap();
+        assert_eq!(phase(&rival), Some(LockPhase::Waiting), "no second holder");
+        assert_eq!(rival.status.unwrap().acquire_time, None, "the rival never held it");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flushed_master_is_kept_out_for_its_delay() {
+    scenario("flushed", async |env| {
+        let masters = ready_cluster(env, 3).await;
+        create_lock(env, "holder", "report", "job/holder", "4s").await;
+        let lock = on_all_masters(env, "holder", "3/3").await;
+        let probe = Probe::start(&masters, &redis_key(env, "report")).await;
+
+        let before = Timestamp::now();
+        masters.connect(0).await.unwrap().command::<()>(&["FLUSHALL"]).await.unwrap();
+        let flushed = tokio::time::Instant::now();
+        let row = quarantined(env, &masters.pod(0), before).await;
+        returned(env, &row).await;
+        let kept = on_all_masters(env, "holder", "3/3").await;
+        probe.catch_up(&[0, 1, 2]).await;
+        let record = probe.finish();
+
+        assert_eq!(token(&kept), token(&lock));
+        record.assert_always_owned(&[1, 2], &owner(&lock));
+        let out_until = flushed + (RESTART_DELAY - clocks_apart());
+        for (sighting, said) in record.of(0).filter(|(s, _)| s.sent > flushed && s.received < out_until) {
+            assert_eq!(said, None, "a master that is kept out has no vote to give: {sighting:?}");
+        }
+    })
+    .await;
+}
+
+async fn on_all_masters(env: &Env, name: &str, votes: &str) -> DistributedLock {
+    held(env, name).await;
+    let locks: Api<DistributedLock> = env.api();
+    let on_all = |l: &DistributedLock| {
+        let has = l.status.as_ref().and_then(|s| s.votes.as_deref()) == Some(votes);
+        has && is_held(l)
+    };
+    wait::until(&locks, name, &format!("held on {votes}"), on_all).await
+}
+
+/// Ends the server process of a master, which closes the connection on which it is told so.
+async fn stop_server(masters: &Masters, index: usize) {
+    let mut connection = masters.connect(index).await.unwrap();
+    let answer = connection.command::<()>(&["SHUTDOWN", "NOSAVE", "NOW", "FORCE"]).await;
+    assert!(answer.is_err(), "a server that ends does not answer");
+}
+
+/// The master's row once it is kept out. It says until when, and that is the delay after it went away.
+async fn quarantined(env: &Env, name: &str, before: Timestamp) -> NodeStatus {
+    let clusters: Api<RedisLockCluster> = env.api();
+    let is_out = |c: &RedisLockCluster| node_state(c, name) == Some(NodeState::Quarantined);
+    let cluster = wait::until(&clusters, "main", &format!("keeping {name} out"), is_out).await;
+    let row = cluster.status.unwrap().nodes.into_iter().find(|n| n.name == name).unwrap();
+    let gone = row.last_crash_time.as_ref().expect("a lost master's row says when it went").0;
+    let not_before = row.restart_not_before.as_ref().expect("a lost master's row says until when it is kept out").0;
+    assert!(gone + clocks_apart() >= before, "seen to be gone at {gone}, before it was killed at {before}");
+    assert_eq!(not_before.duration_since(gone), SignedDuration::try_from(RESTART_DELAY).unwrap());
+    assert_eq!(row.crashes, 1);
+    row
+}
+
+/// Waits until the master votes again, which is not before its row said.
+async fn returned(env: &Env, row: &NodeStatus) {
+    let clusters: Api<RedisLockCluster> = env.api();
+    let armed = |c: &RedisLockCluster| node_state(c, &row.name) == Some(NodeState::Armed);
+    wait::until(&clusters, "main", &format!("armed again on {}", row.name), armed).await;
+    let seen = Timestamp::now();
+    let not_before = row.restart_not_before.as_ref().unwrap().0;
+    assert!(seen + clocks_apart() >= not_before, "armed at {seen} already, not only after {not_before}");
+    let pod = env.api::<Pod>().get(&row.name).await.unwrap();
+    let created = pod.metadata.creation_timestamp.unwrap().0;
+    // A creation time has whole seconds.
+    let created = created + clocks_apart() + Duration::from_secs(1);
+    assert!(created > not_before, "its pod was made at {created} already, not only after {not_before}");
+    assert_ne!(pod.metadata.uid, row.pod_uid, "another pod than the one that was lost");
+}

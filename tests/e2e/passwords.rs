@@ -1,0 +1,118 @@
+//! No password leaves the two Secrets: not into argv, environment, logs, Events, status or metrics.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::api::{ListParams, LogParams, PostParams};
+use kube::{Api, ResourceExt};
+use redlock_operator::api::DistributedLock;
+
+use crate::harness::objects::{create_lock, example, held, ready_cluster, ready_pods};
+use crate::harness::redis::{password, root_key};
+use crate::harness::{Env, agent, existing_cluster, install, kubectl, scenario, wait};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_password_is_in_argv_environment_logs_events_status_or_metrics() {
+    scenario("passwords", async |env| {
+        for object in example(env, "20-leader-election.yaml") {
+            if object["kind"] == "DistributedLock" {
+                let lock: DistributedLock = serde_json::from_value(object).unwrap();
+                env.api().create(&PostParams::default(), &lock).await.unwrap();
+            } else {
+                let pods: Deployment = serde_json::from_value(object).unwrap();
+                env.api().create(&PostParams::default(), &pods).await.unwrap();
+            }
+        }
+        ready_cluster(env, 1).await;
+        create_lock(env, "report", "report", "job/report", "4s").await;
+        held(env, "report").await;
+        held(env, "web-leader").await;
+        ready_pods(env, "app=web", 3).await;
+
+        let secrets = secrets(env).await;
+        assert_eq!(secrets.len(), 3);
+        let places = everything_to_read(env).await;
+        for (place, text) in &places {
+            for (what, secret) in &secrets {
+                let encoded = STANDARD.encode(secret);
+                assert!(!text.contains(secret.as_str()) && !text.contains(&encoded), "{what} is in {place}");
+            }
+        }
+        if existing_cluster() {
+            eprintln!("the processes of a cluster on other machines cannot be looked at from here");
+        } else {
+            let processes = processes();
+            let servers = processes.iter().filter(|(_, argv, _)| argv.contains("/etc/redlock/redis.conf")).count();
+            let sidecars = processes.iter().filter(|(_, argv, _)| argv.contains("--lock=web-leader")).count();
+            assert!(servers >= 1 && sidecars >= 3, "{servers} servers and {sidecars} sidecars are looked at");
+            for (pid, argv, environment) in &processes {
+                for (what, secret) in &secrets {
+                    assert!(!argv.contains(secret.as_str()), "{what} is in the arguments of process {pid}");
+                    assert!(!environment.contains(secret.as_str()), "{what} is in the environment of process {pid}");
+                }
+            }
+        }
+    })
+    .await;
+}
+
+/// The root key and what follows from it. The clients' password is read where clients read it.
+async fn secrets(env: &Env) -> BTreeMap<&'static str, String> {
+    let key = root_key(env, "main").await;
+    let has_password = |s: &Secret| s.data.as_ref().is_some_and(|d| d.contains_key("password"));
+    let client = wait::until(&env.api::<Secret>(), "main-client", "made", has_password).await;
+    let client = String::from_utf8(client.data.unwrap()["password"].0.clone()).unwrap();
+    assert_eq!(client, password(&key, &format!("client/{}", env.namespace)), "derived, not stored");
+    BTreeMap::from([
+        ("the operator's password", password(&key, "operator")),
+        ("the clients' password", client),
+        ("the root key", key),
+    ])
+}
+
+/// All that the cluster shows besides Secrets, each with where it is from.
+async fn everything_to_read(env: &Env) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    let kinds = "rlc,dlock,pods,services,configmaps,deployments,replicasets,events.events.k8s.io,leases";
+    for namespace in [env.namespace.as_str(), install::NAMESPACE] {
+        let yaml = kubectl(&["-n", namespace, "get", kinds, "-o", "yaml", "--show-managed-fields"]).await.unwrap();
+        all.push((format!("the objects of {namespace}"), yaml));
+        let pods: Api<Pod> = Api::namespaced(env.client.clone(), namespace);
+        for pod in pods.list(&ListParams::default()).await.unwrap() {
+            let name = pod.name_any();
+            let spec = pod.spec.as_ref().unwrap();
+            for container in spec.containers.iter().chain(spec.init_containers.iter().flatten()) {
+                let of = LogParams { container: Some(container.name.clone()), ..LogParams::default() };
+                let log = pods.logs(&name, &of).await.unwrap_or_else(|e| panic!("logs of {name}: {e}"));
+                all.push((format!("the log of {name}/{}", container.name), log));
+            }
+            if spec.containers.iter().any(|c| c.name == "web") {
+                let (_, body) = agent::get(&pods, &name, agent::PORT, "/").await.unwrap();
+                all.push((format!("the answer of {name}"), body));
+            }
+        }
+    }
+    for pod in install::operator_pods().await {
+        let pods: Api<Pod> = Api::namespaced(env.client.clone(), install::NAMESPACE);
+        let (status, metrics) = agent::get(&pods, &pod.name_any(), 8080, "/metrics").await.unwrap();
+        assert!(status == 200 && metrics.contains("redlock_"), "metrics: {status} {metrics}");
+        all.push(("the metrics".to_owned(), metrics));
+    }
+    let logs = all.iter().filter(|(place, text)| place.starts_with("the log of") && !text.is_empty()).count();
+    assert!(logs >= 5, "the operator, a master and three sidecars have logs, not {logs}");
+    all
+}
+
+/// Every process of this machine, those in containers among them: pid, arguments and environment.
+fn processes() -> Vec<(String, String, String)> {
+    let read = |pid: &str, file: &str| {
+        let bytes = std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).replace('\0', " ")
+    };
+    let entries = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    let pids = entries.filter_map(|e| e.file_name().into_string().ok()).filter(|n| n.parse::<u32>().is_ok());
+    pids.map(|pid| (pid.clone(), read(&pid, "cmdline"), read(&pid, "environ"))).collect()
+}
