@@ -22,6 +22,7 @@ use crate::lock::fixtures;
 use crate::lock::keeper::Shared;
 use crate::operator::events::Events;
 use crate::operator::leadership::Leadership;
+use crate::operator::health::Health;
 use crate::operator::metrics::Metrics;
 
 const LOCK: &str = "/apis/redlock.dev/v1alpha1/namespaces/billing/distributedlocks/nightly";
@@ -98,8 +99,7 @@ impl Bench {
         });
         let client = kube::Client::new(service, "default");
         let events = Events::new(kube::runtime::events::Recorder::new(client.clone(), "test".into()));
-        let health = crate::operator::health::Health::new();
-        let ctx = Context { client, events, metrics: Metrics::default(), leadership, health };
+        let ctx = Context { client, events, metrics: Metrics::default(), leadership, health: Health::new() };
         let (notices, told) = Notices::channel();
         let (publisher, events) = Publisher::new(20);
         let publisher = Arc::new(publisher);
