@@ -21,8 +21,8 @@ use crate::cluster::credentials::RootKey;
 use crate::lock::fixtures;
 use crate::lock::keeper::Shared;
 use crate::operator::events::Events;
-use crate::operator::leadership::Leadership;
 use crate::operator::health::Health;
+use crate::operator::leadership::Leadership;
 use crate::operator::metrics::Metrics;
 
 const LOCK: &str = "/apis/redlock.dev/v1alpha1/namespaces/billing/distributedlocks/nightly";
