@@ -15,10 +15,11 @@ use tracing::{debug, error, info, warn};
 use super::Subject;
 use super::connections::Engine;
 use super::identity::shown;
+use super::job::{Job, Task};
 use super::keeper::Shared;
 use super::notices::Notice;
 use super::state::{Ending, Refusal, State, Trouble};
-use crate::redlock::{Error, Lease, LeaseOptions, LeaseState, LockKey, Loss, Owner, Reason, Released, Wait};
+use crate::redlock::{Error, Lease, LeaseOptions, LeaseState, Loss, Owner, Released, Wait};
 
 /// How long to wait before nodes that did not make a majority are asked again; up to half of it again is added at random.
 const RETRY: Duration = Duration::from_secs(1);
@@ -26,45 +27,6 @@ const RETRY: Duration = Duration::from_secs(1);
 const ADOPT_RETRY: Duration = Duration::from_millis(250);
 /// How long an actor that panicked pauses.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
-
-/// What an actor is to do.
-#[derive(Clone, Debug)]
-pub struct Job {
-    /// The nodes.
-    pub engine: Arc<Engine>,
-    /// The lock.
-    pub key: LockKey,
-    /// What to do with it.
-    pub task: Task,
-}
-
-/// What an actor is to do with its lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Task {
-    /// Take it and keep it; first try to go on with a grant that another process made.
-    Hold {
-        /// In which name, and how.
-        options: LeaseOptions,
-        /// The grant to go on with.
-        adopt: Option<Owner>,
-    },
-    /// Renew the leader's grant as long as it stands, and nothing more.
-    Follow {
-        /// In which name, and how.
-        options: LeaseOptions,
-        /// The grant.
-        owner: Owner,
-    },
-    /// Watch who holds it.
-    Observe,
-    /// Give back what is held, or this grant if nothing is; then end.
-    Release(Option<Owner>),
-    /// Leave what is held on the nodes, and end.
-    Abandon,
-    /// Panic, once.
-    #[cfg(test)]
-    Fail,
-}
 
 /// A held lease, and the terms on which it is held.
 #[derive(Debug)]
@@ -88,19 +50,6 @@ pub struct Actor {
     blocker: Option<String>,
 }
 
-impl Job {
-    /// Whether an actor with this job already does what `other` asks for.
-    #[must_use]
-    pub fn covers(&self, other: &Self) -> bool {
-        let same_task = match (&self.task, &other.task) {
-            // The grant to go on with matters only at the start: later it is the actor who knows better.
-            (Task::Hold { options: a, .. }, Task::Hold { options: b, .. }) => a == b,
-            (a, b) => a == b,
-        };
-        same_task && Arc::ptr_eq(&self.engine, &other.engine) && self.key == other.key
-    }
-}
-
 impl Actor {
     /// An actor that has not begun.
     #[must_use]
@@ -117,18 +66,12 @@ impl Actor {
     /// holds.
     pub async fn run(mut self) {
         loop {
-            match AssertUnwindSafe(self.live()).catch_unwind().await {
-                Ok(()) => return,
-                Err(_) => {
-                    error!(
-                        namespace = self.subject.namespace,
-                        name = self.subject.name,
-                        "the keeper of a lock panicked"
-                    );
-                    self.shared.notices.tell(&self.subject.reference, Notice::KeeperRestarted);
-                    sleep(RESTART_PAUSE).await;
-                }
+            if AssertUnwindSafe(self.live()).catch_unwind().await.is_ok() {
+                return;
             }
+            error!(namespace = self.subject.namespace, name = self.subject.name, "the keeper of a lock panicked");
+            self.shared.notices.tell(&self.subject.reference, Notice::KeeperRestarted);
+            sleep(RESTART_PAUSE).await;
         }
     }
 
@@ -179,8 +122,8 @@ impl Actor {
                 self.take_up(job, options, lease);
                 self.report_grant();
             }
-            let loss = self.keep().await;
-            lost = Some(self.report_loss(loss));
+            let ended = self.keep().await;
+            lost = Some(self.report_loss(ended));
         }
     }
 
@@ -220,7 +163,7 @@ impl Actor {
                 Err(Error::Lost { .. } | Error::Contended { .. }) => return Err(Loss::Taken),
                 Err(error) => error,
             };
-            self.note_refused_credentials(job, &error);
+            job.note_refused_credentials(&error);
             self.publish(State::Adopting { owner: owner.clone(), trouble: Some(Trouble::from(&error)) });
             if Instant::now() >= over {
                 return Err(Loss::Expired);
@@ -369,7 +312,7 @@ impl Actor {
     }
 
     fn refused(&mut self, job: &Job, lost: Option<Loss>, error: &Error) {
-        self.note_refused_credentials(job, error);
+        job.note_refused_credentials(error);
         let answer = Refusal::from(error);
         if let Refusal::Contended(Some(value)) = &answer
             && self.blocker.as_deref() != Some(holder_of(value))
@@ -413,18 +356,13 @@ impl Actor {
 
     // --- reporting ---
 
-    pub(super) fn note_refused_credentials(&self, job: &Job, error: &Error) {
-        if error.reason() == Reason::Auth {
-            job.engine.credentials_were_refused();
-        }
-    }
-
     /// Takes note of where the lock stands, and has it shown: news at once, a renewal when its turn comes.
     pub(super) fn publish(&self, state: State) {
-        let before = self.state.send_replace(state.clone());
+        let before = self.state.send_replace(state);
+        let state = self.state.borrow();
         if !before.tells_the_same(&state) {
             self.shared.publisher.changed(&self.subject);
-        } else if before != state && self.shared.leadership.is_leader() {
+        } else if before != *state && self.shared.leadership.is_leader() {
             self.shared.publisher.renewed(&self.subject);
         }
     }

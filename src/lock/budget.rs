@@ -189,7 +189,9 @@ mod tests {
         let mut turns = Vec::new();
         for step in 0..4 {
             (0..10).for_each(|_| refreshes.ask("greedy"));
-            ["a", "b", "c"].iter().for_each(|lock| refreshes.ask(lock));
+            for lock in ["a", "b", "c"] {
+                refreshes.ask(lock);
+            }
             turns.extend(refreshes.due(now + step * SECOND).refresh);
         }
         assert_eq!(turns, ["greedy", "a", "b", "c", "greedy", "a", "b", "c"]);
@@ -225,7 +227,9 @@ mod tests {
     fn a_forgotten_lock_takes_no_turn() {
         let now = start();
         let mut refreshes = refreshes(1, now);
-        ["a", "b"].iter().for_each(|lock| refreshes.ask(lock));
+        for lock in ["a", "b"] {
+            refreshes.ask(lock);
+        }
         refreshes.forget("a");
         assert_eq!(refreshes.due(now).refresh, ["b"]);
     }

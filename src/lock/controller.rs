@@ -58,7 +58,7 @@ pub async fn run(ctx: Context, shutdown: CancellationToken) {
     let reconciler =
         Arc::new(Reconciler::new(&ctx, notices, Arc::clone(&publisher), keeper, locks.clone(), clusters.clone()));
     let of_cluster = locks.clone();
-    let looks = Controller::for_stream(lock_events, locks.clone())
+    let running = Controller::for_stream(lock_events, locks.clone())
         .with_config(controller::Config::default().concurrency(CONCURRENCY))
         .watches_stream(cluster_events, move |cluster| locks_of(&of_cluster, &cluster))
         .reconcile_on(events)
@@ -72,7 +72,7 @@ pub async fn run(ctx: Context, shutdown: CancellationToken) {
         });
     let lists = async { locks.wait_until_ready().await.and(clusters.wait_until_ready().await) };
     tokio::select! {
-        () = looks => {}
+        () = running => {}
         () = ctx.health.arrive_with(LOCK_CONTROLLER, lists) => {}
         () = publisher.run() => {}
         () = notices::publish(told, ctx.events.clone(), ctx.leadership.clone()) => {}
@@ -109,7 +109,6 @@ async fn reconcile(lock: Arc<Watched>, reconciler: Arc<Reconciler>) -> Result<Ac
     result
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "the signature that the Controller calls")]
 fn error_policy(_: Arc<Watched>, error: &Error, _: Arc<Reconciler>) -> Action {
     let after = error.retry_after();
     // Up to half of it again, so that many locks that failed together are not tried again together.

@@ -37,8 +37,8 @@ pub async fn add(api: &Api<DistributedLock>, subject: &Subject, object: &Watched
 pub async fn remove(api: &Api<DistributedLock>, subject: &Subject, object: &Watched) -> Result<(), Error> {
     let finalizers = object.meta().finalizers.as_deref().unwrap_or_default();
     let Some(index) = finalizers.iter().position(|f| f == FINALIZER) else { return Ok(()) };
-    let path = format!("/metadata/finalizers/{index}");
-    let patch = json!([{"op": "test", "path": path, "value": FINALIZER}, {"op": "remove", "path": path}]);
+    let at = format!("/metadata/finalizers/{index}");
+    let patch = json!([{"op": "test", "path": at, "value": FINALIZER}, {"op": "remove", "path": at}]);
     match send(api, subject, "remove the finalizer", patch).await {
         Err(error) if error.is_not_found() => Ok(()),
         result => result,
@@ -49,15 +49,13 @@ pub async fn remove(api: &Api<DistributedLock>, subject: &Subject, object: &Watc
 #[must_use]
 pub fn notice(ending: Option<Ending>, may_be_held: bool) -> Option<Notice> {
     let expires = "too few nodes could be asked: what they hold of the lock ends by itself after its ttl";
-    match ending {
-        Some(Ending::Released(Released::Held)) => Some(Notice::Released),
-        Some(Ending::Released(Released::AlreadyExpired)) => None,
-        Some(Ending::Released(Released::Unknown)) => Some(Notice::LeftToExpire(expires.to_owned())),
-        Some(Ending::Nothing | Ending::Abandoned) | None if may_be_held => {
-            Some(Notice::LeftToExpire(expires.to_owned()))
-        }
-        Some(Ending::Nothing | Ending::Abandoned) | None => None,
-    }
+    let may_be_left = match ending {
+        Some(Ending::Released(Released::Held)) => return Some(Notice::Released),
+        Some(Ending::Released(Released::AlreadyExpired)) => false,
+        Some(Ending::Released(Released::Unknown)) => true,
+        Some(Ending::Nothing | Ending::Abandoned) | None => may_be_held,
+    };
+    may_be_left.then(|| Notice::LeftToExpire(expires.to_owned()))
 }
 
 async fn send(api: &Api<DistributedLock>, subject: &Subject, action: &'static str, patch: Value) -> Result<(), Error> {

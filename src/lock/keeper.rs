@@ -11,7 +11,8 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use super::Subject;
-use super::actor::{Actor, Job, Task};
+use super::actor::Actor;
+use super::job::{Job, Task};
 use super::notices::Notices;
 use super::publisher::Publisher;
 use super::state::{Ending, State};
@@ -35,7 +36,7 @@ pub struct Shared {
     /// Has status shown.
     pub publisher: Arc<Publisher>,
     #[cfg(test)]
-    pub failed: Mutex<std::collections::HashSet<String>>,
+    failed: Mutex<std::collections::HashSet<String>>,
 }
 
 /// How an actor is to stop.
@@ -160,7 +161,7 @@ impl Shared {
 
     /// Panics at the first call for a lock.
     #[cfg(test)]
-    pub fn fail_once(&self, uid: &str) {
+    pub(super) fn fail_once(&self, uid: &str) {
         let first = self.failed.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned());
         assert!(!first, "failing as told");
     }

@@ -8,7 +8,7 @@
 //! - [`reconcile`]: the driver: look up (IO) → decide → act (IO) → status (IO)
 //! - [`decide`]: what is to be done with a lock; [`status`]: what is shown of it. Both pure
 //! - [`keeper`]: the actors; [`actor`]: takes and keeps one lock; [`observe`]: watches one that others hold;
-//!   [`state`]: what an actor knows
+//!   [`job`]: what an actor is told; [`state`]: what it knows
 //! - [`connections`]: one engine client per cluster
 //! - [`client_secret`]: the Secret with which pods reach the nodes
 //! - [`finalize`]: gives back what a deleted lock holds
@@ -24,6 +24,7 @@ pub mod decide;
 pub mod error;
 pub mod finalize;
 pub mod identity;
+pub mod job;
 pub mod keeper;
 pub mod notices;
 pub mod observe;
@@ -33,7 +34,7 @@ pub mod state;
 pub mod status;
 
 #[cfg(test)]
-pub mod fixtures;
+mod fixtures;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::core::DeserializeGuard;

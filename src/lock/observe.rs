@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::actor::{Actor, Job, with_jitter};
+use super::actor::{Actor, with_jitter};
+use super::job::Job;
 use super::state::{Sighting, State, Trouble};
 use crate::redlock::{Error, Observation};
 
@@ -23,7 +24,7 @@ impl Actor {
         loop {
             let answer = job.engine.client().read(&job.key).await;
             if let Err(error) = &answer {
-                self.note_refused_credentials(job, error);
+                job.note_refused_credentials(error);
             }
             missed = if answer.is_err() { missed + 1 } else { 0 };
             let before = match self.state() {
@@ -71,6 +72,7 @@ fn is_later(seen: Option<Instant>, known: Option<Instant>) -> bool {
 mod tests {
     use super::*;
 
+    #[expect(clippy::unnecessary_wraps, reason = "the answer of a read")]
     fn held(value: &str, left: u64, votes: usize) -> Result<Observation, Error> {
         Ok(Observation {
             holder: Some(value.to_owned()),
@@ -81,6 +83,7 @@ mod tests {
         })
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "the answer of a read")]
     fn free() -> Result<Observation, Error> {
         Ok(Observation { holder: None, remaining: None, votes: 0, fence: None, failures: Vec::new() })
     }

@@ -39,7 +39,6 @@ struct Written {
 impl Publisher {
     /// A publisher of so many refreshes a second, and the locks that are to be reconciled. The stream does not end while
     /// the publisher lives.
-    #[must_use]
     pub fn new(per_second: u32) -> (Self, impl Stream<Item = ObjectRef<Watched>> + Send + 'static) {
         let (reconcile, receiver) = mpsc::unbounded_channel();
         let pages = Pages {
@@ -130,7 +129,9 @@ impl Publisher {
     /// Forgets every lock that is not `alive`.
     pub fn retain(&self, alive: impl Fn(&str) -> bool) {
         let gone: Vec<_> = self.pages().objects.keys().filter(|uid| !alive(uid)).cloned().collect();
-        gone.iter().for_each(|uid| self.forget(uid));
+        for uid in &gone {
+            self.forget(uid);
+        }
     }
 
     /// Gives turns as the budget allows, for ever.

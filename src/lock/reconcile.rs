@@ -11,11 +11,11 @@ use serde_json::json;
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
-use super::actor::{Job, Task};
 use super::client_secret::{Binding, ClientSecrets};
 use super::connections::{Connections, Engine, Unconnected};
 use super::decide::{self, FINALIZER, Obstacle, Recorded, Situation};
 use super::error::{Error, within};
+use super::job::{Job, Task};
 use super::keeper::{Keeper, Stop};
 use super::notices::{Notice, Notices};
 use super::publisher::Publisher;

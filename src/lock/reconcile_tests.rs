@@ -45,6 +45,7 @@ struct Bench {
     events: futures::stream::BoxStream<'static, ObjectRef<Watched>>,
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "an answer, of which there may be none")]
 fn refusal(code: StatusCode) -> Answer {
     let reason = match code {
         StatusCode::NOT_FOUND => "NotFound",
@@ -54,6 +55,7 @@ fn refusal(code: StatusCode) -> Answer {
     Some((code, serde_json::to_value(Status::failure("no", reason).with_code(code.as_u16())).unwrap()))
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "an answer, of which there may be none")]
 fn found(object: impl serde::Serialize) -> Answer {
     Some((StatusCode::OK, serde_json::to_value(object).unwrap()))
 }
@@ -107,7 +109,7 @@ impl Bench {
         let (locks, mut locks_writer) = reflector::store();
         let (clusters, mut clusters_writer) = reflector::store();
         clusters_writer.apply_watcher_event(&watcher::Event::Init);
-        for cluster in cluster {
+        if let Some(cluster) = cluster {
             clusters_writer.apply_watcher_event(&watcher::Event::InitApply(kube::core::DeserializeGuard(Ok(cluster))));
         }
         clusters_writer.apply_watcher_event(&watcher::Event::InitDone);

@@ -253,11 +253,9 @@ impl Page {
             return;
         }
         self.clear_times();
-        self.status.votes = match times {
-            Times::Fresh => Some(format!("{}/{nodes}", lease.votes)),
-            Times::KeepUntil(_) if same => self.status.votes.take(),
-            Times::KeepUntil(_) => Some(format!("{}/{nodes}", lease.votes)),
-        };
+        if !same || times == Times::Fresh {
+            self.status.votes = Some(format!("{}/{nodes}", lease.votes));
+        }
         if times != Times::Fresh {
             return;
         }
