@@ -57,7 +57,7 @@ fn a_pod_says_why_it_waits_and_how_it_ended() {
 fn only_objects_of_this_very_cluster_are_ours() {
     let cluster = cluster(3);
     let uid = cluster.metadata.uid.clone().unwrap();
-    let owned = |owner: Value| pod(&json!({"name": "votes-0", "ownerReferences": [owner]}), &json!({}));
+    let of_owner = |owner: Value| pod(&json!({"name": "votes-0", "ownerReferences": [owner]}), &json!({}));
     let owner = |uid: &str, kind: &str, controller: bool| json!({"apiVersion": "redlock.dev/v1alpha1", "kind": kind, "name": "votes", "uid": uid, "controller": controller});
     for (owner, ownership) in [
         (owner(&uid, "RedisLockCluster", true), Ownership::Ours),
@@ -65,7 +65,7 @@ fn only_objects_of_this_very_cluster_are_ours() {
         (owner(&uid, "RedisLockCluster", false), Ownership::Foreign),
         (owner("other", "ReplicaSet", true), Ownership::Foreign),
     ] {
-        assert_eq!(Ownership::of(&owned(owner.clone()), &cluster), ownership, "{owner}");
+        assert_eq!(Ownership::of(&of_owner(owner.clone()), &cluster), ownership, "{owner}");
     }
     let bare = pod(&json!({"name": "votes-0"}), &json!({}));
     assert_eq!(Slot::of(Some(&bare), &cluster, PodFound::of), Slot::Foreign("Pod votes-0".to_owned()));
