@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::arm::{Admin, ArmError, Clients};
 use super::build;
 use super::credentials::RootKey;
-use super::decide::{Action, Decision};
+use super::decide::{Action, Decision, now};
 use super::error::Error;
 use super::names;
 use super::resolve::Found;
@@ -49,6 +49,7 @@ pub async fn apply(
         apply_service(operator, found, &node.name, service).await?;
     }
     let clients = Clients::of(&key, &found.namespaces);
+
     let mut applied = Applied { rows: Vec::new(), retry: false };
     for (index, mut decision) in decisions.into_iter().enumerate() {
         let node = &found.nodes[index];
@@ -152,7 +153,7 @@ async fn arm(
     lead(operator)?;
     match admin.arm(facts, clients, found.cluster.spec.max_ttl()).await {
         Ok(()) => {
-            decision.armed(jiff::Timestamp::now());
+            decision.armed(now());
             known.insert(decision.row.name.clone(), (facts.run_id.clone(), clients.clone()));
             Ok(Outcome::Done)
         }

@@ -16,9 +16,9 @@ use super::snapshot::{ArmedMarker, Facts};
 use crate::redlock::key::ARMED_KEY;
 
 /// Limit on connecting, login included.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Limit on one answer.
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Fencing tokens of locks that were not granted for so long are forgotten. No lease is longer, and a token is a time: later
 /// ones are larger without the record.
 const FENCES_KEPT: Duration = Duration::from_secs(24 * 3600);

@@ -5,7 +5,6 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use futures::{Stream, StreamExt, stream};
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::runtime::controller::{self, Action as Next, Controller};
 use kube::runtime::reflector::{self, ObjectRef, Store};
@@ -17,13 +16,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::apply::{self, KnownClients};
 use super::build;
-use super::decide::{Action, Rules, decide};
+use super::decide::{Action, Rules, decide, now};
 use super::error::Error;
 use super::monitor::{Finding, Monitors, Target};
 use super::names::NODE_SELECTOR;
 use super::resolve::{Found, resolve};
 use super::roll::replace_outdated;
-use super::snapshot::ServerFound;
+use super::snapshot::{ServerFound, Slot};
 use super::status::{self, notices, summarize};
 use super::validate::{self, Problem};
 use crate::api::cluster::{NodeState, NodeStatus};
@@ -178,8 +177,7 @@ async fn pass(cluster: &RedisLockCluster, shared: &Shared) -> Result<Next, Error
     let problems = validate::problems(&found);
 
     let spec = &found.cluster.spec;
-    let now = Timestamp::now();
-    let rules = Rules { now, restart_delay: spec.restart_delay(), max_ttl: spec.max_ttl() };
+    let rules = Rules { now: now(), restart_delay: spec.restart_delay(), max_ttl: spec.max_ttl() };
     let mut decisions: Vec<_> = found.nodes.iter().map(|node| decide(&rules, node)).collect();
     let blocked = problems.iter().any(|problem| problem.blocks_all);
     if !blocked {
@@ -190,9 +188,12 @@ async fn pass(cluster: &RedisLockCluster, shared: &Shared) -> Result<Next, Error
             memory.gone.insert(decision.row.name.clone(), Instant::now());
             operator.metrics.node_crashed(&found.cluster.namespace().unwrap_or_default(), &found.cluster.name_any());
         }
-        let unaddressed = service.foreign().is_some();
+        // The Service comes before the pod: it is what tells later that the node was started.
+        let unaddressed = matches!(service, Slot::Foreign(_) | Slot::Orphan);
         if decision.action == Action::Create && (blocked || unaddressed) {
             decision.action = Action::Nothing;
+            decision.row.message =
+                service.foreign().map(|name| format!("{name} exists and does not belong to this cluster"));
         }
     }
     let wake = decisions.iter().filter_map(|decision| decision.wake).min();
@@ -224,16 +225,18 @@ async fn write_status(
     if !operator.leadership.is_leader() {
         return Err(Error::NotLeading);
     }
-    let status = summarize(&found.cluster, rows, problems, Timestamp::now());
+    let status = summarize(&found.cluster, rows, problems, now());
     status::write(&operator.client, &mut found.cluster, status).await
 }
 
 /// Events and metrics of what has changed since `before`.
 async fn tell(operator: &Context, found: &Found, before: Option<&crate::api::RedisLockClusterStatus>) {
     let Some(after) = &found.cluster.status else { return };
-    let reference = found.cluster.object_ref(&());
+    let mut reference = found.cluster.object_ref(&());
     for notice in notices(before, after) {
         tracing::info!(reason = notice.reason, note = notice.note, "cluster changed");
+        // Events of one object and reason are counted as one: this keeps those of two nodes apart.
+        reference.field_path = notice.node.as_ref().map(|node| format!("status.nodes{{{node}}}"));
         operator.events.publish(&reference, notice.kind, notice.reason, "Reconcile", notice.note).await;
     }
     let armed = after.nodes.iter().filter(|row| row.state == NodeState::Armed).count();

@@ -1,4 +1,4 @@
-//! What to do about one node, given its record, its pod and its server. No IO, no clock.
+//! What to do about one node, given its record, its pod and its server. No IO.
 //!
 //! # What holds, whatever fails and whenever the operator stops
 //! 1. A pod is created only for a node that was never started, or when the restart delay has passed since the operator saw that
@@ -11,7 +11,8 @@
 //! 3. Only a server that is armed may have voted, and before a server is armed its pod's uid and its `run_id` are in the record.
 //!    So a recorded server without its marker has lost its data, a pod that is not in the record was never armed, and one that
 //!    vanished before it was recorded took nothing along.
-//! 4. A lost record (a wiped status) never counts as a first start: the node's Service tells that it was started before.
+//! 4. A lost record (a wiped status) never counts as a first start: the node's Service tells that it was started before. Nor
+//!    does a cluster that is created while one of the same name is still being removed: leases on that may still be held.
 
 use std::time::Duration;
 
@@ -77,6 +78,13 @@ pub struct Decision {
     pub wake: Option<Duration>,
 }
 
+/// The wall clock in the precision that the API server keeps, so that what was written compares equal when it is read.
+#[must_use]
+pub fn now() -> Timestamp {
+    let now = Timestamp::now();
+    Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now)
+}
+
 /// Decides about one node.
 #[must_use]
 pub fn decide(rules: &Rules, node: &NodeFound) -> Decision {
@@ -105,9 +113,7 @@ pub fn decide(rules: &Rules, node: &NodeFound) -> Decision {
             Stage::Pending | Stage::Running => decision.living(rules, node, pod),
         },
         Slot::Free => decision.absent(rules, node, None),
-        Slot::Orphan => {
-            decision.absent(rules, node, Some("the pod of a former cluster of this name is being removed".to_owned()))
-        }
+        Slot::Orphan => decision.displaced(rules, node),
         Slot::Foreign(name) => {
             decision.absent(rules, node, Some(format!("{name} exists and does not belong to this cluster")));
         }
@@ -146,7 +152,11 @@ impl Decision {
     fn absent(&mut self, rules: &Rules, node: &NodeFound, blocked: Option<String>) {
         let first = node.row.as_ref().map_or(!node.started_before, never_started);
         if !first && !node.row.as_ref().is_some_and(known_gone) {
-            let note = if node.row.is_none() { "its record was lost" } else { "its pod is gone" };
+            let note = match &node.row {
+                None => "its record was lost, or a former cluster of this name was removed just now",
+                Some(row) if row.state == NodeState::Terminating => "its pod was deleted",
+                Some(_) => "its pod is gone",
+            };
             self.crash(rules, Some(note.to_owned()));
             self.row.state = NodeState::Quarantined;
         }
@@ -161,6 +171,18 @@ impl Decision {
         if self.wake.is_none() {
             self.action = if blocked.is_none() { Action::Create } else { Action::Nothing };
             self.row.message = blocked;
+        }
+    }
+
+    /// The pod of a former cluster of the same name has its place. What it keeps may still be held by somebody, so the delay
+    /// counts from when it is gone.
+    fn displaced(&mut self, rules: &Rules, node: &NodeFound) {
+        let note = "the pod of a former cluster of this name is being removed".to_owned();
+        if node.row.as_ref().is_none_or(|row| never_started(row) || row.state == NodeState::Terminating) {
+            self.row.state = NodeState::Terminating;
+            self.row.message = Some(note);
+        } else {
+            self.absent(rules, node, Some(note));
         }
     }
 
@@ -179,7 +201,8 @@ impl Decision {
     /// It is to go, but its container may still run: its place is kept, and the delay counts from when it is gone.
     fn doubtful(&mut self, pod: &PodFound, deleting: bool) {
         if self.row.state != NodeState::Terminating {
-            self.row.message = Some("its pod is being deleted".to_owned());
+            self.row.message =
+                Some("its pod is being deleted: its place is kept until its machine confirms that".to_owned());
         }
         self.row.state = NodeState::Terminating;
         self.row.pod_uid = Some(pod.uid.clone());

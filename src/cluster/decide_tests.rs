@@ -202,8 +202,9 @@ fn a_wiped_status_with_a_server_that_is_not_armed_waits_out_the_delay() {
 
 #[test]
 fn nothing_is_created_where_another_object_has_the_name() {
-    for slot in [Slot::Orphan, Slot::Foreign("Pod votes-0".to_owned())] {
-        expect(&rules(0), &node(None, slot.clone(), ServerFound::NotAsked), NodeState::Starting, Action::Nothing);
+    let foreign = Slot::Foreign("Pod votes-0".to_owned());
+    expect(&rules(0), &node(None, foreign.clone(), ServerFound::NotAsked), NodeState::Starting, Action::Nothing);
+    for slot in [Slot::Orphan, foreign] {
         expect(
             &rules(65),
             &node(Some(quarantined()), slot.clone(), ServerFound::NotAsked),
@@ -219,6 +220,18 @@ fn nothing_is_created_where_another_object_has_the_name() {
         );
         assert!(decision.crashed);
     }
+}
+
+#[test]
+fn a_cluster_that_replaces_one_of_its_name_waits_from_when_that_is_gone() {
+    let first = node(None, Slot::Orphan, ServerFound::NotAsked);
+    let decision = expect(&rules(0), &first, NodeState::Terminating, Action::Nothing);
+    let still = node(Some(decision.row), Slot::Orphan, ServerFound::NotAsked);
+    let again = expect(&rules(100), &still, NodeState::Terminating, Action::Nothing);
+    assert_eq!(Some(&again.row), still.row.as_ref(), "nothing to write meanwhile");
+    let gone = node(Some(again.row), Slot::Free, ServerFound::NotAsked);
+    let decision = expect(&rules(200), &gone, NodeState::Quarantined, Action::Nothing);
+    assert_eq!(decision.row.restart_not_before, Some(MicroTime(at(265))));
 }
 
 // === 2: what holds a node's place

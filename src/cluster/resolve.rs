@@ -65,8 +65,12 @@ pub async fn resolve(
     let rows = cluster.status.as_ref().map(|status| status.nodes.as_slice()).unwrap_or_default();
     let (mut nodes, mut admins) = (Vec::new(), Vec::new());
     for (((name, pod), service), (server, admin)) in names.into_iter().zip(pods).zip(&services).zip(servers) {
-        let started_before =
-            service.ours().is_some_and(|service| service.annotations().contains_key(names::STARTED_AT_ANNOTATION));
+        let started_before = match service {
+            Slot::Ours(service) => service.annotations().contains_key(names::STARTED_AT_ANNOTATION),
+            // A former cluster of this name has only just gone: what it kept may still be held by somebody.
+            Slot::Orphan => true,
+            Slot::Free | Slot::Foreign(_) => false,
+        };
         nodes.push(NodeFound {
             address: names::address(&name, &namespace),
             row: rows.iter().find(|row| row.name == name).cloned(),

@@ -20,6 +20,8 @@ use crate::redlock::quorum::Quorum;
 pub struct Notice {
     /// Whether it is bad news.
     pub kind: EventType,
+    /// The node that it is about; `None`: the cluster.
+    pub node: Option<String>,
     /// What happened, in a word.
     pub reason: &'static str,
     /// What happened, in a sentence.
@@ -132,18 +134,20 @@ pub async fn write(
 pub fn notices(old: Option<&RedisLockClusterStatus>, new: &RedisLockClusterStatus) -> Vec<Notice> {
     let none = RedisLockClusterStatus::default();
     let old = old.unwrap_or(&none);
-    let good = |reason, note| Notice { kind: EventType::Normal, reason, note };
-    let bad = |reason, note| Notice { kind: EventType::Warning, reason, note };
+    let good = |reason, note| Notice { kind: EventType::Normal, node: None, reason, note };
+    let bad = |reason, note| Notice { kind: EventType::Warning, node: None, reason, note };
     let mut notices = Vec::new();
     for row in &new.nodes {
         let before = old.nodes.iter().find(|before| before.name == row.name);
         let was_armed = before.is_some_and(|before| before.state == NodeState::Armed);
         let crashed = before.is_some_and(|before| before.crashes < row.crashes);
         if row.state == NodeState::Armed && (!was_armed || crashed) {
-            notices.push(good("NodeArmed", format!("{} votes", row.name)));
+            let armed = good("NodeArmed", format!("{} votes", row.name));
+            notices.push(Notice { node: Some(row.name.clone()), ..armed });
         } else if row.state != NodeState::Armed && (was_armed || crashed) {
             let why = row.message.as_deref().unwrap_or("it does not vote any more");
-            notices.push(bad("NodeLost", format!("{} is {:?}: {why}", row.name, row.state)));
+            let lost = bad("NodeLost", format!("{} is {:?}: {why}", row.name, row.state));
+            notices.push(Notice { node: Some(row.name.clone()), ..lost });
         }
     }
     let find = |status: &RedisLockClusterStatus, type_: &str| {

@@ -68,7 +68,7 @@ impl Health {
         if lists.await.is_ok() {
             self.arrived(part);
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     /// Whether the process is alive; if not, why.

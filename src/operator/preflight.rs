@@ -72,7 +72,8 @@ where
 {
     match answer {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(kube::Error::Api(status))) if status.is_not_found() => Err(Error::UnknownKind(what)),
+        // By the code: for a path that it does not know the API server answers in plain text, without a reason.
+        Ok(Err(kube::Error::Api(status))) if status.code == 404 => Err(Error::UnknownKind(what)),
         Ok(Err(kube::Error::Api(status))) if status.is_forbidden() => {
             let Status { message, .. } = *status;
             Err(Error::Forbidden { verb, what, message })
@@ -89,7 +90,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers each path by `answer`: a status code and a reason, or 200 and what was asked for.
+    /// Answers each path by `answer`: a status code and a reason (without one: plain text), or 200 and what was asked for.
     fn client(answer: impl Fn(&str) -> Option<(u16, &'static str)> + Send + 'static) -> Client {
         let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
         tokio::spawn(async move {
@@ -102,7 +103,8 @@ mod tests {
                 };
                 let (code, body) = answer(path).map_or((200, found.to_owned()), |(code, reason)| {
                     let message = "leases.coordination.k8s.io is forbidden: User \"x\" cannot";
-                    (code, serde_json::to_string(&Status::failure(message, reason).with_code(code)).unwrap())
+                    let status = serde_json::to_string(&Status::failure(message, reason).with_code(code)).unwrap();
+                    (code, if reason.is_empty() { "404 page not found\n".to_owned() } else { status })
                 });
                 send.send_response(Response::builder().status(code).body(Body::from(body.into_bytes())).unwrap());
             }
@@ -123,7 +125,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_missing_kind_says_how_to_install_it() {
-        let client = client(|path| path.ends_with("/distributedlocks").then_some((404, "NotFound")));
+        let client = client(|path| path.ends_with("/distributedlocks").then_some((404, "")));
         let error = check(&client, "redlock", "redlock-operator").await.unwrap_err();
         assert_eq!(
             error.to_string(),

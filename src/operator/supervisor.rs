@@ -90,7 +90,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn waiting_for_an_end_has_a_limit() {
         let mut tasks = Supervisor::default();
-        tasks.spawn("slow", async { Ok::<_, String>(tokio::time::sleep(Duration::from_secs(3)).await) });
+        tasks.spawn("slow", async {
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            Ok::<_, String>(())
+        });
         tasks.spawn("stuck", never());
         tasks.spawn("server", never());
         let before = tokio::time::Instant::now();

@@ -1,4 +1,4 @@
-//! The engine on real Redis servers, which the tests start on loopback and end by their process.
+//! The engine and what is built on it, on real Redis servers, which the tests start on loopback and end by their process.
 
 #![allow(clippy::expect_used, clippy::panic)] // What a test needs and does not get fails it.
 
