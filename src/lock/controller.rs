@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
 use kube::runtime::controller::{self, Action, Controller};
+use kube::runtime::reflector::store::WriterDropped;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Resource, ResourceExt};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
@@ -54,9 +56,17 @@ pub async fn run(ctx: Context, shutdown: CancellationToken) {
         .touched_objects()
         .inspect_err(failed(&ctx));
 
+    let (filled, listed) = watch::channel(false);
     let keeper = Keeper::new(Arc::new(shared));
-    let reconciler =
-        Arc::new(Reconciler::new(&ctx, notices, Arc::clone(&publisher), keeper, locks.clone(), clusters.clone()));
+    let reconciler = Arc::new(Reconciler::new(
+        &ctx,
+        notices,
+        Arc::clone(&publisher),
+        keeper,
+        locks.clone(),
+        clusters.clone(),
+        listed,
+    ));
     let of_cluster = locks.clone();
     let running = Controller::for_stream(lock_events, locks.clone())
         .with_config(controller::Config::default().concurrency(CONCURRENCY))
@@ -70,7 +80,13 @@ pub async fn run(ctx: Context, shutdown: CancellationToken) {
                 report(&error);
             }
         });
-    let lists = async { locks.wait_until_ready().await.and(clusters.wait_until_ready().await) };
+    // Waited for in this task alone: of several tasks that wait for a store only one is woken.
+    let lists = async {
+        locks.wait_until_ready().await?;
+        clusters.wait_until_ready().await?;
+        filled.send_replace(true);
+        Ok::<_, WriterDropped>(())
+    };
     tokio::select! {
         () = running => {}
         () = ctx.health.arrive_with(LOCK_CONTROLLER, lists) => {}
@@ -131,12 +147,8 @@ fn report(error: &controller::Error<Error, watcher::Error>) {
 }
 
 /// Stops, for ever and again, the actors of locks that are gone without having been finalized (their finalizer was taken
-/// away by hand), and forgets clusters that are gone.
+/// away by hand), and forgets clusters that are gone. Actors and connections exist only after the stores were filled.
 async fn sweep(reconciler: &Reconciler) {
-    if reconciler.locks.wait_until_ready().await.is_err() || reconciler.clusters.wait_until_ready().await.is_err() {
-        // The writers are part of the controller, which has ended.
-        return;
-    }
     loop {
         sleep(SWEEP_PERIOD).await;
         for subject in reconciler.keeper.subjects() {

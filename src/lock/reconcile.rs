@@ -8,6 +8,7 @@ use kube::runtime::controller::Action;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, Resource as _};
 use serde_json::json;
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
@@ -49,6 +50,8 @@ pub struct Reconciler {
     pub(super) notices: Notices,
     pub(super) locks: Store<Watched>,
     pub(super) clusters: Store<WatchedCluster>,
+    /// Whether `clusters` has been filled. A channel, because of several tasks that wait for a store only one is woken.
+    listed: watch::Receiver<bool>,
     pub(super) keeper: Keeper,
     pub(super) publisher: Arc<Publisher>,
     pub(super) connections: Connections,
@@ -68,7 +71,7 @@ impl std::fmt::Debug for Reconciler {
 }
 
 impl Reconciler {
-    /// A reconciler that knows the objects in these stores.
+    /// A reconciler that knows the objects in these stores; `listed` says when that of clusters is filled.
     #[must_use]
     pub fn new(
         ctx: &Context,
@@ -77,6 +80,7 @@ impl Reconciler {
         keeper: Keeper,
         locks: Store<Watched>,
         clusters: Store<WatchedCluster>,
+        listed: watch::Receiver<bool>,
     ) -> Self {
         Self {
             api: ctx.client.clone(),
@@ -85,6 +89,7 @@ impl Reconciler {
             notices,
             locks,
             clusters,
+            listed,
             keeper,
             publisher,
             connections: Connections::new(ctx.client.clone()),
@@ -152,7 +157,8 @@ impl Reconciler {
 
     async fn look_up(&self, lock: &DistributedLock) -> Result<Found, Error> {
         // Before the first list a cluster that exists is not found either.
-        if !matches!(timeout(FIRST_LIST, self.clusters.wait_until_ready()).await, Ok(Ok(()))) {
+        let mut listed = self.listed.clone();
+        if !matches!(timeout(FIRST_LIST, listed.wait_for(|listed| *listed)).await, Ok(Ok(_))) {
             return Err(Error::Timeout { action: "list the clusters" });
         }
         let reference = ObjectRef::new(&lock.spec.cluster_ref.name).within(&lock.cluster_namespace());

@@ -114,7 +114,8 @@ impl Bench {
         }
         clusters_writer.apply_watcher_event(&watcher::Event::InitDone);
         let keeper = Keeper::new(Arc::new(shared));
-        let reconciler = Arc::new(Reconciler::new(&ctx, notices, publisher, keeper, locks, clusters));
+        let reconciler =
+            Arc::new(Reconciler::new(&ctx, notices, publisher, keeper, locks, clusters, watch::channel(true).1));
         locks_writer.apply_watcher_event(&watcher::Event::Init);
         locks_writer.apply_watcher_event(&watcher::Event::InitDone);
         let events = futures::StreamExt::boxed(events);
