@@ -7,10 +7,11 @@ use std::time::Duration;
 use futures::{Stream, StreamExt, stream};
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::runtime::controller::{self, Action as Next, Controller};
+use kube::runtime::reflector::store::WriterDropped;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Resource, ResourceExt};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -48,6 +49,8 @@ struct Shared {
     operator: Context,
     locks: Store<DistributedLock>,
     clusters: Store<RedisLockCluster>,
+    /// Whether both stores hold a first list.
+    listed: watch::Receiver<bool>,
     monitors: Monitors,
     image: String,
     memories: std::sync::Mutex<HashMap<String, Arc<Mutex<Memory>>>>,
@@ -71,12 +74,20 @@ pub async fn run(operator: Context, image: String, shutdown: CancellationToken) 
     let (locks, lock_changes) = watch_locks(&operator, clusters.clone(), config());
     let (monitors, findings) = Monitors::new(clusters.clone(), operator.metrics.clone());
     let (metrics, health) = (operator.metrics.clone(), operator.health.clone());
+    // Waited for in this task alone: of several tasks that wait for a store only one is woken.
+    let (filled, listed) = watch::channel(false);
     let lists = {
         let (clusters, locks) = (clusters.clone(), locks.clone());
-        async move { clusters.wait_until_ready().await.and(locks.wait_until_ready().await) }
+        async move {
+            clusters.wait_until_ready().await?;
+            locks.wait_until_ready().await?;
+            filled.send_replace(true);
+            Ok::<_, WriterDropped>(())
+        }
     };
     let gained = operator.leadership.changes().filter(|leads| std::future::ready(*leads)).map(|_| ());
-    let shared = Arc::new(Shared { operator, locks, clusters, monitors, image, memories: std::sync::Mutex::default() });
+    let memories = std::sync::Mutex::default();
+    let shared = Arc::new(Shared { operator, locks, clusters, listed, monitors, image, memories });
     let reconciles = controller
         .with_config(controller::Config::default().concurrency(CONCURRENCY))
         .owns(Api::<Pod>::all(client.clone()), config().labels(NODE_SELECTOR))
@@ -166,7 +177,7 @@ fn retry(cluster: Arc<RedisLockCluster>, error: &Error, _: Arc<Shared>) -> Next 
 async fn pass(cluster: &RedisLockCluster, shared: &Shared) -> Result<Next, Error> {
     let operator = &shared.operator;
     // Without the list of locks every client would look unneeded and be locked out.
-    shared.locks.wait_until_ready().await.map_err(|_| Error::TimedOut)?;
+    shared.listed.clone().wait_for(|listed| *listed).await.map_err(|_| Error::TimedOut)?;
     let memory = shared.memory_of(cluster);
     let mut memory = memory.lock().await;
 

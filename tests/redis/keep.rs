@@ -26,7 +26,7 @@ async fn a_lease_is_renewed_back_to_the_full_ttl_on_every_node() {
     // Ten renewals take longer than three times the TTL.
     let LeaseState::Held(grant) = renewed(&lease, 10).await else { panic!("kept") };
     assert!(grant.renewed_at - first.renewed_at >= 3 * TTL);
-    assert_eq!(grant.valid_until - grant.renewed_at, TTL - TTL / 100 - Duration::from_millis(2));
+    assert_eq!(grant.valid_until - grant.renewed_at, Duration::from_millis(1978));
     assert_eq!(grant.acquired_at, first.acquired_at);
     for server in &servers {
         assert_eq!(server.get(&key).await, Some(lease.owner().to_string()));

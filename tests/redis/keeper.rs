@@ -61,7 +61,9 @@ impl Process {
         };
         match timeout(PATIENCE, reached).await {
             Ok(state) => (state, before),
-            Err(_) => panic!("{} is still {:?}", subject.name, self.keeper.state(&subject.uid)),
+            Err(tokio::time::error::Elapsed { .. }) => {
+                panic!("{} is still {:?}", subject.name, self.keeper.state(&subject.uid))
+            }
         }
     }
 
