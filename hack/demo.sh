@@ -90,9 +90,6 @@ install() {
   tag=$(image_tag)
   helm upgrade redlock-operator charts/redlock-operator --install --namespace "$SYSTEM" --create-namespace \
     --set "image.tag=${tag##*:}" ${REDIS_IMAGE:+--set "redis.image=$REDIS_IMAGE"} --wait --timeout 3m >/dev/null
-  # An image built anew has the same tag: pods that run the old one are replaced.
-  kubectl -n "$SYSTEM" rollout restart deploy/redlock-operator >/dev/null
-  kubectl -n "$SYSTEM" rollout status deploy/redlock-operator --timeout=2m >/dev/null
   show kubectl -n "$SYSTEM" get pods
 }
 

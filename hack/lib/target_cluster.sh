@@ -34,6 +34,10 @@ load_image() { # ARCHIVE
   else
     say "loading $(image_tag) into every node"
     "$CLUSTER_SH" load "$1"
+    # An image built anew has the same tag: an operator that runs the old one, on a cluster that was kept up, is replaced.
+    if kubectl -n redlock-system get deploy/redlock-operator >/dev/null 2>&1; then
+      kubectl -n redlock-system rollout restart deploy/redlock-operator >/dev/null
+    fi
   fi
 }
 

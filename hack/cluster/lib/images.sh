@@ -11,7 +11,7 @@ image_tag() { if [[ $1 == busybox ]]; then echo docker.io/library/busybox:1.35; 
 image_file() { echo "$CACHE/image-$1-$(image_key "$1").tar"; }
 image_key() {
   {
-    declare -f "recipe_$1" build_image copy_with_libraries link_applets
+    declare -f "recipe_$1" build_image copy_with_libraries add_busybox
     echo "${APPLETS[@]}" "$BASE_PATH"
     "inputs_$1"
   } | hash_of
@@ -43,7 +43,8 @@ build_image() {
     rm -rf "$work"
     die "could not build the image $name"
   fi
-  rm -f "$CACHE/image-$name-"*.tar
+  # Other checkouts may use other versions; what nobody built for a week is cheap to build again.
+  find "$CACHE" -maxdepth 1 -name "image-$name-*.tar" -mtime +7 -delete
   mv "$work/image.tar" "$file"
   rm -rf "$work"
 }
@@ -63,9 +64,8 @@ recipe_coredns() {
 inputs_busybox() { sha256sum /bin/busybox; }
 recipe_busybox() {
   local root=$1/root
-  mkdir -p "$root"/{bin,etc,tmp,home}
-  cp /bin/busybox "$root/bin/"
-  link_applets "$root/bin"
+  mkdir -p "$root"/{tmp,home}
+  add_busybox "$root"
   echo 'root:x:0:0:root:/:/bin/sh' >"$root/etc/passwd"
   chmod 1777 "$root/tmp"
   printf 'FROM scratch\nCOPY root /\nENV PATH=%s\nCMD ["sh"]\n' "$BASE_PATH" >"$1/Dockerfile"
@@ -74,10 +74,9 @@ recipe_busybox() {
 inputs_redis() { sha256sum "$HERE/images/redis-entrypoint.sh" /bin/busybox "$(readlink -f "$(command -v redis-server)")" "$(readlink -f "$(command -v redis-cli)")" | cut -d' ' -f1; }
 recipe_redis() {
   local root=$1/root
-  mkdir -p "$root"/{bin,etc,tmp,usr/local/bin} "$1/data"
+  mkdir -p "$root"/{tmp,usr/local/bin} "$1/data"
   copy_with_libraries "$root" redis-server redis-cli
-  cp /bin/busybox "$root/bin/"
-  link_applets "$root/bin"
+  add_busybox "$root"
   install -m 755 "$HERE/images/redis-entrypoint.sh" "$root/usr/local/bin/docker-entrypoint.sh"
   printf 'root:x:0:0:root:/:/bin/sh\nredis:x:999:999:redis:/data:/bin/sh\n' >"$root/etc/passwd"
   printf 'root:x:0:\nredis:x:999:\n' >"$root/etc/group"
@@ -107,7 +106,13 @@ copy_with_libraries() {
   done
 }
 
-link_applets() {
+# add_busybox ROOT: the binary, a link for each applet, and the files that its static C library looks names up in: without
+# /etc/services, wget ends with a segmentation fault.
+add_busybox() {
   local applet
-  for applet in "${APPLETS[@]}"; do ln -s busybox "$1/$applet"; done
+  mkdir -p "$1"/{bin,etc}
+  cp /bin/busybox "$1/bin/"
+  for applet in "${APPLETS[@]}"; do ln -s busybox "$1/bin/$applet"; done
+  printf 'http 80/tcp\nhttps 443/tcp\ndomain 53/udp\n' >"$1/etc/services"
+  printf 'passwd: files\ngroup: files\nhosts: files dns\nservices: files\n' >"$1/etc/nsswitch.conf"
 }
