@@ -10,7 +10,7 @@ use tracing::{info, warn};
 
 use super::answer::{Answer, Held, Knowledge};
 use super::metrics::Metrics;
-use crate::redlock::{Client, Grant, Lease, LeaseOptions, LeaseState, LockKey, Loss, Wait};
+use crate::redlock::{Client, Grant, Lease, LeaseOptions, LeaseState, LockKey, Loss, Reason, Wait};
 
 /// How old the knowledge of who leads may be before it is read again.
 const FRESH: Duration = Duration::from_secs(1);
@@ -32,9 +32,19 @@ struct Shared {
     /// The lease while it may be held: taken out before it is given back, so that nobody is told to lead from then on.
     lease: Mutex<Option<Lease>>,
     /// Locked while it is being read: many who ask at once make one reading.
-    known: tokio::sync::Mutex<Option<Knowledge>>,
+    known: tokio::sync::Mutex<Known>,
     reached_quorum: watch::Sender<bool>,
     metrics: Metrics,
+}
+
+/// What the masters said last of who leads.
+#[derive(Debug, Default)]
+struct Known {
+    knowledge: Option<Knowledge>,
+    /// When they were asked last, whatever came of it.
+    asked_at: Option<Instant>,
+    /// Why they could not tell, the last time; told when it changes, not at each question.
+    trouble: Option<Reason>,
 }
 
 /// The grant, if it is proven now. The clock is read while the state is locked, so that a renewal at this moment counts.
@@ -102,19 +112,26 @@ impl Candidate {
             return Answer::new(&options.identity, Some(&held), None, Instant::now());
         }
         let mut known = known.lock().await;
-        if known.as_ref().is_none_or(|k| k.read_at.elapsed() >= FRESH) {
-            let read_at = Instant::now();
+        if known.asked_at.is_none_or(|at| at.elapsed() >= FRESH) {
+            let asked_at = Instant::now();
+            known.asked_at = Some(asked_at);
             match client.read(key).await {
                 Ok(observation) => {
-                    *known = Some(Knowledge::of(&observation, read_at, FRESH));
+                    known.knowledge = Some(Knowledge::of(&observation, asked_at, FRESH));
+                    known.trouble = None;
                     reached_quorum.send_replace(true);
                 }
                 // What was known is told on for as long as it is proven.
-                Err(error) => warn!(%key, %error, "failed to read who leads"),
+                Err(error) => {
+                    let before = known.trouble.replace(error.reason());
+                    if before != known.trouble {
+                        warn!(%key, %error, "the masters cannot tell who leads");
+                    }
+                }
             }
         }
         let held = self.held();
-        Answer::new(&options.identity, held.as_ref(), known.as_ref(), Instant::now())
+        Answer::new(&options.identity, held.as_ref(), known.knowledge.as_ref(), Instant::now())
     }
 
     /// Contends and leads until `stop`; then gives back what it has. Trouble with the masters never ends it.

@@ -18,6 +18,8 @@ use crate::harness::{Env, LIMIT, install, scenario, scenario_that_disturbs_the_o
 
 /// Time to live of the example's leases.
 const TTL: Duration = Duration::from_secs(5);
+/// The example's pods.
+const PODS: &str = "app=web";
 /// Masters of this module's clusters.
 const MASTERS: usize = 3;
 
@@ -30,19 +32,21 @@ async fn three_pods_elect_one_leader_who_gives_the_lead_back_when_it_is_stopped(
     scenario("election", async |env| {
         let (masters, names) = three_pods(env).await;
         let pods: Api<Pod> = env.api();
-        let watch = Watch::start(&pods, names.clone());
-        let leader = watch.claim("a first leader", |_| true).await;
+        let mut watch = Watch::start(&pods, names.clone());
+        let leader = watch.claim(PODS, "a first leader", |_| true).await;
         shown_in_status(env, &leader).await;
         for name in &names {
             let expected = if *name == leader.pod { 200 } else { 503 };
             assert_eq!(agent::get(&pods, name, agent::PORT, "/leader").await.unwrap().0, expected, "{name}");
-            assert_eq!(agent::get(&pods, name, agent::PORT, "/readyz").await.unwrap().0, 200, "{name} is ready");
+            // Once it has heard from a majority of the masters, which is when it knows of the leader.
             knows_the_leader(&pods, name, &leader).await;
+            assert_eq!(agent::get(&pods, name, agent::PORT, "/readyz").await.unwrap().0, 200, "{name} is ready");
         }
 
         let probe = Probe::start(&masters, &redis_key(env, "web-leader")).await;
+        probe.until_on_all(&format!("{}@{}", leader.pod, leader.token)).await;
         pods.delete(&leader.pod, &DeleteParams::default()).await.unwrap();
-        let next = watch.claim("a successor", |c| c.token > leader.token).await;
+        let next = watch.claim(PODS, "a successor", |c| c.token > leader.token).await;
         assert_ne!(next.pod, leader.pod);
         shown_in_status(env, &next).await;
         probe.catch_up(&[0, 1, 2]).await;
@@ -61,10 +65,10 @@ async fn three_pods_elect_one_leader_who_gives_the_lead_back_when_it_is_stopped(
 async fn a_killed_leader_is_followed_within_ttl_plus_two_seconds_with_a_larger_token() {
     scenario("leader-killed", async |env| {
         let (_, names) = three_pods(env).await;
-        let watch = Watch::start(&env.api(), names);
-        let leader = watch.claim("a first leader", |_| true).await;
+        let mut watch = Watch::start(&env.api(), names);
+        let leader = watch.claim(PODS, "a first leader", |_| true).await;
         shown_in_status(env, &leader).await;
-        let next = kill_and_follow(env, &watch, &leader).await;
+        let next = kill_and_follow(env, &mut watch, &leader).await;
         shown_in_status(env, &next).await;
         agent::assert_one_leader_at_a_time(&watch.finish());
     })
@@ -75,10 +79,10 @@ async fn a_killed_leader_is_followed_within_ttl_plus_two_seconds_with_a_larger_t
 async fn a_killed_leader_is_followed_as_soon_while_no_operator_runs() {
     scenario_that_disturbs_the_operator("no-operator", async |env| {
         let (_, names) = three_pods(env).await;
-        let watch = Watch::start(&env.api(), names);
-        let leader = watch.claim("a first leader", |_| true).await;
+        let mut watch = Watch::start(&env.api(), names);
+        let leader = watch.claim(PODS, "a first leader", |_| true).await;
         install::scale_operator(0).await;
-        let next = kill_and_follow(env, &watch, &leader).await;
+        let next = kill_and_follow(env, &mut watch, &leader).await;
         agent::assert_one_leader_at_a_time(&watch.finish());
         install::make_ready().await;
         shown_in_status(env, &next).await;
@@ -104,18 +108,20 @@ async fn three_pods(env: &Env) -> (Masters, Vec<String>) {
     assert_eq!(locks, 1, "the example has one lock");
     // The lock and the pods are there first, as with `kubectl apply -f examples/`: they wait for what they need.
     let masters = ready_cluster(env, MASTERS).await;
-    (masters, ready_pods(env, "app=web", 3).await)
+    (masters, ready_pods(env, PODS, 3).await)
 }
 
 /// Kills the leader's sidecar and pod at once. Another leads within the TTL and two seconds.
-async fn kill_and_follow(env: &Env, watch: &Watch, leader: &Claim) -> Claim {
+async fn kill_and_follow(env: &Env, watch: &mut Watch, leader: &Claim) -> Claim {
     let pods: Api<Pod> = env.api();
     let in_app = AttachParams::default().container("web").stderr(false);
-    let shell = pods.exec(&leader.pod, ["sh", "-c", KILL_SIDECAR], &in_app).await.unwrap();
-    shell.join().await.unwrap();
+    let mut shell = pods.exec(&leader.pod, ["sh", "-c", KILL_SIDECAR], &in_app).await.unwrap();
+    let ended = shell.take_status().expect("asked for once");
+    let said = ended.await.expect("the end of the command");
+    assert_eq!(said.status.as_deref(), Some("Success"), "{said:?}");
     let killed = Instant::now();
     pods.delete(&leader.pod, &DeleteParams::default().grace_period(0)).await.unwrap();
-    let next = watch.claim("a successor", |c| c.token > leader.token).await;
+    let next = watch.claim(PODS, "a successor", |c| c.token > leader.token).await;
     let took = next.received - killed;
     assert!(took <= TTL + Duration::from_secs(2), "the successor leads only {took:?} after the kill");
     next

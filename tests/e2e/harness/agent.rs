@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinHandle;
@@ -113,16 +114,23 @@ impl Watch {
         watch
     }
 
-    /// Begins to ask one more.
-    pub fn add(&mut self, pod: String) {
+    /// Begins to ask one more, unless it is asked already.
+    fn add(&mut self, pod: String) {
+        if self.tasks.contains_key(&pod) {
+            return;
+        }
         let task = follow(self.pods.clone(), pod.clone(), Arc::clone(&self.claims));
         self.tasks.insert(pod, tokio::spawn(task));
     }
 
-    /// Waits for a claim that is as asked.
-    pub async fn claim(&self, what: &str, wanted: impl Fn(&Claim) -> bool) -> Claim {
+    /// Waits for a claim that is as asked, of any pod with this label: one that replaces another may lead next.
+    pub async fn claim(&mut self, label: &str, what: &str, wanted: impl Fn(&Claim) -> bool) -> Claim {
         let begin = Instant::now();
         loop {
+            // A failed list is tried again; pods on their way out have no address to ask.
+            for pod in self.pods.list(&ListParams::default().labels(label)).await.into_iter().flatten() {
+                self.add(pod.name_any());
+            }
             if let Some(claim) = self.claims.lock().unwrap().iter().find(|c| wanted(c)) {
                 return claim.clone();
             }

@@ -53,6 +53,18 @@ impl Probe {
         probe
     }
 
+    /// Waits until every master has said that it has the key for `owner`: one that did not vote is seeded at a renewal.
+    pub async fn until_on_all(&self, owner: &str) {
+        let begin = Instant::now();
+        let has = |said: &Result<Option<Owned>, String>| {
+            said.as_ref().is_ok_and(|o| o.as_ref().is_some_and(|o| o.owner == owner))
+        };
+        while !(0..self.masters).all(|m| self.seen.lock().unwrap().iter().any(|s| s.master == m && has(&s.said))) {
+            assert!(begin.elapsed() < super::LIMIT, "not every master has the key for {owner}");
+            tokio::time::sleep(EVERY).await;
+        }
+    }
+
     /// Waits until a question that is sent from now on is answered by each of these masters.
     pub async fn catch_up(&self, masters: &[usize]) {
         let now = Instant::now();
