@@ -66,9 +66,9 @@ pod_of() {
 }
 ask_pods() {
   local pod
-  printf '\n  $ for each pod: wget -qO- http://127.0.0.1:4040/\n'
+  printf '\n  $ for each pod: wget -q -O - http://127.0.0.1:4040/\n'
   for pod in $(kubectl -n "$DEMO" get pods -l app=web --field-selector=status.phase=Running -o 'jsonpath={.items[*].metadata.name}'); do
-    printf '    %s  %s\n' "$pod" "$(kubectl -n "$DEMO" exec "$pod" -c web -- wget -q -T 2 -O - http://127.0.0.1:4040/ 2>/dev/null || echo '(not running)')"
+    printf '    %s  %s\n' "$pod" "$(kubectl -n "$DEMO" exec "$pod" -c web -- timeout 2 wget -q -O - http://127.0.0.1:4040/ 2>/dev/null || echo '(not running)')"
   done
 }
 
