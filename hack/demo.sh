@@ -88,6 +88,9 @@ install() {
   step "helm install"
   local tag
   tag=$(image_tag)
+  # What an interrupted helm leaves would block every later one.
+  kubectl -n "$SYSTEM" delete secret --ignore-not-found \
+    -l 'owner=helm,name=redlock-operator,status in (pending-install,pending-upgrade,pending-rollback)' >/dev/null
   helm upgrade redlock-operator charts/redlock-operator --install --namespace "$SYSTEM" --create-namespace \
     --set "image.tag=${tag##*:}" ${REDIS_IMAGE:+--set "redis.image=$REDIS_IMAGE"} --wait --timeout 3m >/dev/null
   show kubectl -n "$SYSTEM" get pods
