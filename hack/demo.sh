@@ -66,9 +66,9 @@ pod_of() {
 }
 ask_pods() {
   local pod
-  printf '\n  $ for each pod: wget -qO- http://127.0.0.1:4040/\n'
+  printf '\n  $ for each pod: wget -q -O - http://127.0.0.1:4040/\n'
   for pod in $(kubectl -n "$DEMO" get pods -l app=web --field-selector=status.phase=Running -o 'jsonpath={.items[*].metadata.name}'); do
-    printf '    %s  %s\n' "$pod" "$(kubectl -n "$DEMO" exec "$pod" -c web -- wget -q -T 2 -O - http://127.0.0.1:4040/ 2>/dev/null || echo '(not running)')"
+    printf '    %s  %s\n' "$pod" "$(kubectl -n "$DEMO" exec "$pod" -c web -- timeout 2 wget -q -O - http://127.0.0.1:4040/ 2>/dev/null || echo '(not running)')"
   done
 }
 
@@ -88,6 +88,9 @@ install() {
   step "helm install"
   local tag
   tag=$(image_tag)
+  # What an interrupted helm leaves would block every later one.
+  kubectl -n "$SYSTEM" delete secret --ignore-not-found \
+    -l 'owner=helm,name=redlock-operator,status in (pending-install,pending-upgrade,pending-rollback)' >/dev/null
   helm upgrade redlock-operator charts/redlock-operator --install --namespace "$SYSTEM" --create-namespace \
     --set "image.tag=${tag##*:}" ${REDIS_IMAGE:+--set "redis.image=$REDIS_IMAGE"} --wait --timeout 3m >/dev/null
   show kubectl -n "$SYSTEM" get pods

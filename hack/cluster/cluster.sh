@@ -63,7 +63,11 @@ up() {
   fi
   refuse_foreign_cluster
   if [[ -e $STATE ]] || leftovers; then
-    say "taking away what is left of an earlier cluster"
+    if [[ -e $STATE/ready && $(cat "$STATE/ready") != "$(build_key)" ]]; then
+      say "taking away a cluster that was made of other versions"
+    else
+      say "taking away what is left of an earlier cluster"
+    fi
     tear_down
   fi
   local started=$SECONDS
