@@ -11,14 +11,17 @@ use redis::{
 };
 
 use super::credentials::{Password, RootKey, client_rules};
-use super::names::{CLIENT_USER_PREFIX, OPERATOR_USER, client_user};
+use super::names::{CLIENT_USER_PREFIX, EVERY_NAMESPACE, OPERATOR_USER, client_user};
 use super::snapshot::{ArmedMarker, Facts};
-use crate::redlock::key::ARMED_KEY;
+use crate::redlock::key::{ARMED_KEY, PREFIX as KEY_PREFIX};
 
 /// Limit on connecting, login included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Limit on one answer.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// What is wrong with a server that has them. Without their number: it could change at each look, and status would be written
+/// each time.
+const FOREIGN_KEYS: &str = "it has keys of unknown origin: a node must serve locks alone";
 /// Fencing tokens of locks that were not granted for so long are forgotten. No lease is longer, and a token is a time: later
 /// ones are larger without the record.
 const FENCES_KEPT: Duration = Duration::from_secs(24 * 3600);
@@ -93,7 +96,28 @@ impl Admin {
             .arg("USERS")
             .query_async(&mut self.connection)
             .await?;
-        facts(&info, marker.as_deref(), keys, &users)
+        let facts = facts(&info, marker.as_deref(), &users)?;
+        if facts.is_armed() || facts.unfit.is_some() || keys == 0 || !self.has_foreign_keys().await? {
+            return Ok(facts);
+        }
+        Ok(Facts { unfit: Some(FOREIGN_KEYS.to_owned()), ..facts })
+    }
+
+    /// Whether the server has keys that are none of locks. Those of locks are from clients of this very process: it is
+    /// started empty, and may have been on its way to be armed.
+    async fn has_foreign_keys(&mut self) -> Result<bool, AdminError> {
+        let mut cursor = 0_u64;
+        loop {
+            let (next, keys): (u64, Vec<String>) =
+                redis::cmd("SCAN").arg(cursor).arg(&["COUNT", "1000"]).query_async(&mut self.connection).await?;
+            if keys.iter().any(|key| !key.starts_with(KEY_PREFIX)) {
+                return Ok(true);
+            }
+            if next == 0 {
+                return Ok(false);
+            }
+            cursor = next;
+        }
     }
 
     /// Whether the server is armed: its `run_id`, and whether the marker names it.
@@ -166,11 +190,11 @@ impl Admin {
 // === impl Clients ===
 
 impl Clients {
-    /// The clients of these namespaces, with the passwords that follow from `key`.
+    /// The clients of these namespaces, and the operator as a client, with the passwords that follow from `key`.
     #[must_use]
     pub fn of<'a>(key: &RootKey, namespaces: impl IntoIterator<Item = &'a String>) -> Self {
-        let password = |namespace: &'a String| (namespace.clone(), key.client_password(namespace));
-        Self(namespaces.into_iter().map(password).collect())
+        let all = namespaces.into_iter().map(String::as_str).chain([EVERY_NAMESPACE]);
+        Self(all.map(|namespace| (namespace.to_owned(), key.client_password(namespace))).collect())
     }
 
     /// Whether a server lets in exactly these. It says nothing of their passwords and rules.
@@ -217,21 +241,20 @@ impl From<RedisError> for AdminError {
     }
 }
 
-fn facts(info: &str, marker: Option<&str>, keys: u64, users: &[String]) -> Result<Facts, AdminError> {
-    let marker_keys = u64::from(marker.is_some());
+fn facts(info: &str, marker: Option<&str>, users: &[String]) -> Result<Facts, AdminError> {
     let mut version = field(info, "redis_version")?.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
     let version = (version.next().unwrap_or(0), version.next().unwrap_or(0));
     Ok(Facts {
         run_id: field(info, "run_id")?.to_owned(),
         marker: marker.and_then(ArmedMarker::parse),
-        unfit: unfit(info, keys.saturating_sub(marker_keys))?,
+        unfit: unfit(info)?,
         namespaces: users.iter().filter_map(|user| user.strip_prefix(CLIENT_USER_PREFIX)).map(str::to_owned).collect(),
         knows_setinfo: version >= (7, 2),
     })
 }
 
 /// Why a server must not vote, in the order of what a person should look at first.
-fn unfit(info: &str, keys: u64) -> Result<Option<String>, AdminError> {
+fn unfit(info: &str) -> Result<Option<String>, AdminError> {
     let role = field(info, "role")?;
     let policy = field(info, "maxmemory_policy")?;
     Ok(if role != "master" {
@@ -240,9 +263,6 @@ fn unfit(info: &str, keys: u64) -> Result<Option<String>, AdminError> {
         Some("it is loading data: a node must start empty".to_owned())
     } else if policy != "noeviction" {
         Some(format!("its maxmemory-policy is {policy}: it must be noeviction, or held locks would be forgotten"))
-    } else if keys != 0 {
-        // Without the number: it could change at each look, and status would be written each time.
-        Some("it has keys of unknown origin: a node must start empty".to_owned())
     } else {
         None
     })

@@ -29,6 +29,9 @@ pub const REDIS_PORT: u16 = 6379;
 pub const OPERATOR_USER: &str = "operator";
 /// What the ACL users of client namespaces begin with.
 pub const CLIENT_USER_PREFIX: &str = "ns-";
+/// In place of a namespace: all of them. The operator keeps locks as this client, and so, like any other, only on nodes that
+/// are armed: as their administrator it could write to one that must start empty.
+pub const EVERY_NAMESPACE: &str = "*";
 
 /// Name of a node, its pod and its Service.
 #[must_use]

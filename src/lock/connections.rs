@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use super::error::{self, Error};
 use crate::api::RedisLockCluster;
 use crate::cluster::credentials::{Password, RootKey, UnusableKey};
-use crate::cluster::names::{self, OPERATOR_USER, REDIS_PORT};
+use crate::cluster::names::{self, EVERY_NAMESPACE, REDIS_PORT};
 use crate::redlock::redis_node::Health;
 use crate::redlock::{Address, Client, Credentials, Endpoint, Marker, RedisNode};
 
@@ -128,14 +128,14 @@ impl Plan {
     }
 
     fn connect(&self) -> Engine {
-        let password = self.root.operator_password();
+        let password = self.root.client_password(EVERY_NAMESPACE);
         let node = |index| {
             let name = names::node(&self.name, index);
             RedisNode::connect(Endpoint {
                 address: Address::Tcp(host(&names::address(&name, &self.namespace)), REDIS_PORT),
                 name,
                 credentials: Credentials::Password {
-                    username: OPERATOR_USER.to_owned(),
+                    username: names::client_user(EVERY_NAMESPACE),
                     password: password.expose().to_owned(),
                 },
                 marker: Marker::Required,

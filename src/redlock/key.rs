@@ -25,7 +25,7 @@ pub enum InvalidKey {
 }
 
 /// What all keys of this project begin with.
-const PREFIX: &str = "redlock:";
+pub const PREFIX: &str = "redlock:";
 /// The key of a node's armed marker. It has no `/`: no lock is called that.
 pub const ARMED_KEY: &str = "redlock:armed";
 

@@ -45,7 +45,7 @@ async fn no_password_is_in_argv_environment_logs_events_status_or_metrics() {
             eprintln!("the processes of a cluster on other machines cannot be looked at from here");
         } else {
             let processes = processes();
-            let servers = processes.iter().filter(|(_, argv, _)| argv.contains("/etc/redlock/redis.conf")).count();
+            let servers = processes.iter().filter(|(_, argv, _)| argv.contains("redis-server")).count();
             let sidecars = processes.iter().filter(|(_, argv, _)| argv.contains("--lock=web-leader")).count();
             assert!(servers >= 1 && sidecars >= 3, "{servers} servers and {sidecars} sidecars are looked at");
             for (pid, argv, environment) in &processes {

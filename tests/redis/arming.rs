@@ -7,7 +7,7 @@ use std::time::Duration;
 use redlock_operator::cluster::arm::{Admin, AdminError, ArmError, Clients};
 use redlock_operator::cluster::conf::redis_conf;
 use redlock_operator::cluster::credentials::RootKey;
-use redlock_operator::cluster::names::client_user;
+use redlock_operator::cluster::names::{EVERY_NAMESPACE, client_user};
 use redlock_operator::cluster::snapshot::Facts;
 use redlock_operator::redlock::{
     Address, Client, Credentials, Endpoint, LeaseOptions, LeaseState, LockKey, Marker, NodeError, Reason, RedisNode,
@@ -270,13 +270,32 @@ async fn a_server_that_could_forget_or_already_knows_something_is_not_fit() {
     for (command, why) in [
         ("CONFIG SET maxmemory-policy allkeys-lru", "maxmemory-policy is allkeys-lru"),
         ("REPLICAOF 127.0.0.1 1", "role is slave"),
-        ("SET redlock:tests/a someone", "keys of unknown origin"),
+        ("SET session:1 someone", "keys of unknown origin"),
     ] {
         let server = NodeServer::start(&RootKey::generate()).await;
         let _: redis::Value = server.as_operator(command).await;
         let unfit = server.facts().await.unfit.expect(command);
         assert!(unfit.contains(why), "{unfit}");
     }
+}
+
+#[tokio::test]
+async fn the_operator_keeps_locks_as_a_client_that_an_unarmed_server_refuses() {
+    let server = NodeServer::start(&RootKey::generate()).await;
+    let client = Client::new([server.node(EVERY_NAMESPACE)], NODE_TIMEOUT);
+    let key = LockKey::new("tests", "a").unwrap();
+    let options = LeaseOptions::new("one", Duration::from_secs(5));
+    let error = client.try_acquire(&key, &options).await.expect_err("not armed");
+    assert_eq!(error.reason(), Reason::Auth, "{error}");
+    assert_eq!(server.as_operator::<u64>("DBSIZE").await, 0, "a server that is not armed stays empty");
+    server.arm(&[]).await;
+    let lease = client.acquire(&key, &options, Wait::For(PATIENCE)).await.expect("granted once it is armed");
+    assert!(server.as_client::<redis::Value>(EVERY_NAMESPACE, "SET redlock:armed x").await.is_err());
+    assert!(server.as_client::<redis::Value>(EVERY_NAMESPACE, "SET session:1 x").await.is_err());
+    // What clients of this very process have written is no hindrance to arming it again.
+    let _: i64 = server.as_operator("DEL redlock:armed").await;
+    assert_eq!(server.facts().await.unfit, None);
+    drop(lease);
 }
 
 #[tokio::test]
