@@ -1,3 +1,5 @@
+//! Each rule of `RedisLockCluster`: objects that pass, and one that it refuses with its text.
+
 use super::*;
 
 /// A cluster as its YAML says, under a name that is allowed.

@@ -1,3 +1,5 @@
+//! What a server says of itself, read from its text.
+
 use super::*;
 
 const INFO: &str = "# Server\r\nredis_version:7.0.15\r\nrun_id:a1b2\r\n# Replication\r\nrole:master\r\n# Persistence\r\nloading:0\r\n\

@@ -1,3 +1,5 @@
+//! What objects are built from a spec, and that no field of it is ignored.
+
 use kube::core::Duration;
 use proptest::prelude::*;
 

@@ -1,3 +1,5 @@
+//! What is decided about a node: a table for each thing that holds.
+
 use super::*;
 use crate::cluster::fixtures::{DELAY, armed, at, facts, node, pod, quarantined, row, rules, unreachable, up};
 

@@ -1,3 +1,5 @@
+//! Replacing nodes one at a time.
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! What is read of pods and servers.
+
 use serde_json::{Value, json};
 
 use super::*;

@@ -1,3 +1,5 @@
+//! What status and Events tell of a cluster.
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
 use super::*;
