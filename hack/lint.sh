@@ -25,7 +25,13 @@ done
 
 if have cargo-deny; then
   say "cargo deny"
-  cargo deny --all-features check
+  cargo deny --all-features check bans licenses sources
+  # The advisories are a repository of their own, which not every machine can reach.
+  if cargo deny fetch db >/dev/null 2>&1; then
+    cargo deny --all-features check advisories
+  else
+    say "cargo deny: advisories skipped, their database cannot be fetched"
+  fi
 else
   say "cargo deny: skipped, cargo-deny is not installed"
 fi

@@ -41,7 +41,7 @@ pub enum Unconnected {
     #[error("the Secret {0} is not there yet: the operator creates it with the cluster")]
     SecretNotFound(String),
     /// Its Secret has not what is needed.
-    #[error("{0}: delete the Secret, and the operator creates it anew")]
+    #[error("{0}: restore it from a backup, or create the cluster anew")]
     SecretInvalid(UnusableKey),
 }
 

@@ -80,7 +80,7 @@ pub(super) async fn keep_connected(
         let error = match connected.unwrap_or(Err(NodeError::Timeout)) {
             Ok(link) => {
                 let broken = link.broken.clone();
-                tracing::debug!(node = endpoint.name, run_id = link.run_id, "connected");
+                tracing::debug!(node = endpoint.name, address = %endpoint.address, run_id = link.run_id, "connected");
                 state.send_replace(LinkState::Up(Arc::new(link)));
                 // Releases during the gap were not heard.
                 subscriptions.wake_all();
@@ -93,7 +93,7 @@ pub(super) async fn keep_connected(
             Err(error) => error,
         };
         if failures == 0 {
-            tracing::warn!(node = endpoint.name, %error, "node gives no votes");
+            tracing::warn!(node = endpoint.name, address = %endpoint.address, %error, "node gives no votes");
         }
         state.send_replace(LinkState::Down(error));
         tokio::select! {
