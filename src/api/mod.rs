@@ -11,8 +11,16 @@ pub mod condition;
 pub mod crds;
 pub mod lock;
 
+use kube::core::DeserializeGuard;
+
 pub use cluster::{RedisLockCluster, RedisLockClusterSpec, RedisLockClusterStatus};
 pub use lock::{DistributedLock, DistributedLockSpec, DistributedLockStatus};
+
+/// A cluster as it is watched: one that cannot be read (the definition in the API server is another's) does not hide the
+/// others.
+pub type WatchedCluster = DeserializeGuard<RedisLockCluster>;
+/// A lock as it is watched, likewise.
+pub type WatchedLock = DeserializeGuard<DistributedLock>;
 
 /// API group of both kinds.
 pub const GROUP: &str = "redlock.dev";

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt, stream};
 use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::core::DeserializeGuard;
 use kube::runtime::controller::{self, Action as Next, Controller};
+use kube::runtime::events::EventType;
 use kube::runtime::reflector::store::WriterDropped;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::{WatchStreamExt, watcher};
@@ -27,7 +29,7 @@ use super::snapshot::{ServerFound, Slot};
 use super::status::{self, notices, summarize};
 use super::validate::{self, Problem};
 use crate::api::cluster::{NodeState, NodeStatus};
-use crate::api::{DistributedLock, RedisLockCluster};
+use crate::api::{RedisLockCluster, WatchedCluster, WatchedLock};
 use crate::operator::Context;
 use crate::operator::health::CLUSTER_CONTROLLER;
 
@@ -47,8 +49,8 @@ const RETRY: Duration = Duration::from_secs(5);
 /// What reconciles share.
 struct Shared {
     operator: Context,
-    locks: Store<DistributedLock>,
-    clusters: Store<RedisLockCluster>,
+    locks: Store<WatchedLock>,
+    clusters: Store<WatchedCluster>,
     /// Whether both stores hold a first list.
     listed: watch::Receiver<bool>,
     monitors: Monitors,
@@ -69,7 +71,7 @@ struct Memory {
 pub async fn run(operator: Context, image: String, shutdown: CancellationToken) {
     let client = operator.client.clone();
     let config = || watcher::Config::default().timeout(WATCH_SECONDS);
-    let controller = Controller::new(Api::<RedisLockCluster>::all(client.clone()), config());
+    let controller = Controller::new(Api::<WatchedCluster>::all(client.clone()), config());
     let clusters = controller.store();
     let (locks, lock_changes) = watch_locks(&operator, clusters.clone(), config());
     let (monitors, findings) = Monitors::new(clusters.clone(), operator.metrics.clone());
@@ -114,20 +116,22 @@ pub async fn run(operator: Context, image: String, shutdown: CancellationToken) 
 /// taken up the change, so that its reconcile sees it; after a new list, which tells no deletions, all of them are.
 fn watch_locks(
     operator: &Context,
-    clusters: Store<RedisLockCluster>,
+    clusters: Store<WatchedCluster>,
     config: watcher::Config,
-) -> (Store<DistributedLock>, impl Stream<Item = ObjectRef<RedisLockCluster>> + Send + 'static) {
-    let (locks, writer) = reflector::store::<DistributedLock>();
+) -> (Store<WatchedLock>, impl Stream<Item = ObjectRef<WatchedCluster>> + Send + 'static) {
+    let (locks, writer) = reflector::store::<WatchedLock>();
     let metrics = operator.metrics.clone();
-    let events =
-        watcher(Api::<DistributedLock>::all(operator.client.clone()), config).default_backoff().reflect(writer);
+    let events = watcher(Api::<WatchedLock>::all(operator.client.clone()), config).default_backoff().reflect(writer);
     let changes = events.flat_map(move |event| {
         stream::iter(match event {
-            Ok(watcher::Event::Apply(lock) | watcher::Event::Delete(lock)) => {
+            Ok(
+                watcher::Event::Apply(DeserializeGuard(Ok(lock))) | watcher::Event::Delete(DeserializeGuard(Ok(lock))),
+            ) => {
                 let name = lock.spec.cluster_ref.name.clone();
                 vec![ObjectRef::new(&name).within(&lock.cluster_namespace())]
             }
-            Ok(watcher::Event::InitDone) => {
+            // Of a lock that cannot be read nobody knows on which cluster it is.
+            Ok(watcher::Event::Apply(_) | watcher::Event::Delete(_) | watcher::Event::InitDone) => {
                 clusters.state().iter().map(|cluster| ObjectRef::from_obj(cluster.as_ref())).collect()
             }
             Ok(watcher::Event::Init | watcher::Event::InitApply(_)) => Vec::new(),
@@ -142,12 +146,22 @@ fn watch_locks(
 }
 
 #[tracing::instrument(skip_all, fields(namespace = cluster.namespace(), cluster = cluster.name_any()))]
-async fn reconcile(cluster: Arc<RedisLockCluster>, shared: Arc<Shared>) -> Result<Next, Error> {
+async fn reconcile(cluster: Arc<WatchedCluster>, shared: Arc<Shared>) -> Result<Next, Error> {
     if !shared.operator.leadership.is_leader() {
         return Ok(Next::await_change());
     }
+    let cluster = match &cluster.0 {
+        Ok(cluster) => cluster,
+        Err(invalid) => {
+            let note = format!("cannot be read: {}", invalid.error);
+            tracing::warn!(note, "a cluster is left as it is");
+            let reference = cluster.object_ref(&());
+            shared.operator.events.publish(&reference, EventType::Warning, "Unreadable", "Read", note).await;
+            return Ok(Next::await_change());
+        }
+    };
     let began = Instant::now();
-    let result = tokio::time::timeout(RECONCILE_LIMIT, pass(&cluster, &shared)).await.unwrap_or(Err(Error::TimedOut));
+    let result = tokio::time::timeout(RECONCILE_LIMIT, pass(cluster, &shared)).await.unwrap_or(Err(Error::TimedOut));
     // Both are ordinary, and there is nothing to retry: the namespace goes and takes the cluster along, or another leads.
     let result = match result {
         Err(Error::NamespaceTerminating | Error::NotLeading) => Ok(Next::await_change()),
@@ -159,7 +173,7 @@ async fn reconcile(cluster: Arc<RedisLockCluster>, shared: Arc<Shared>) -> Resul
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the form of an error policy")]
-fn retry(cluster: Arc<RedisLockCluster>, error: &Error, _: Arc<Shared>) -> Next {
+fn retry(cluster: Arc<WatchedCluster>, error: &Error, _: Arc<Shared>) -> Next {
     if matches!(error, Error::Conflict(_)) {
         return Next::requeue(Duration::from_millis(500));
     }

@@ -15,7 +15,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::arm::{Admin, AdminError};
 use super::credentials::Password;
 use super::names::REDIS_PORT;
-use crate::api::RedisLockCluster;
+use crate::api::{RedisLockCluster, WatchedCluster};
 use crate::operator::metrics::Metrics;
 
 /// How often each server is asked.
@@ -56,17 +56,17 @@ pub struct Target {
 /// The tasks of all clusters. They end when their cluster or this value is gone.
 #[derive(Debug)]
 pub struct Monitors {
-    clusters: Store<RedisLockCluster>,
+    clusters: Store<WatchedCluster>,
     metrics: Metrics,
-    requests: mpsc::UnboundedSender<ObjectRef<RedisLockCluster>>,
+    requests: mpsc::UnboundedSender<ObjectRef<WatchedCluster>>,
     targets: Mutex<HashMap<String, watch::Sender<Vec<Target>>>>,
 }
 
 struct Monitor {
-    clusters: Store<RedisLockCluster>,
-    cluster: ObjectRef<RedisLockCluster>,
+    clusters: Store<WatchedCluster>,
+    cluster: ObjectRef<WatchedCluster>,
     uid: Option<String>,
-    requests: mpsc::UnboundedSender<ObjectRef<RedisLockCluster>>,
+    requests: mpsc::UnboundedSender<ObjectRef<WatchedCluster>>,
     watched: HashMap<String, Watched>,
 }
 
@@ -85,9 +85,9 @@ impl Monitors {
     /// No tasks yet, and the requests for reconciles that they will make. That stream lives as long as this value.
     #[must_use]
     pub fn new(
-        clusters: Store<RedisLockCluster>,
+        clusters: Store<WatchedCluster>,
         metrics: Metrics,
-    ) -> (Self, mpsc::UnboundedReceiver<ObjectRef<RedisLockCluster>>) {
+    ) -> (Self, mpsc::UnboundedReceiver<ObjectRef<WatchedCluster>>) {
         let (requests, stream) = mpsc::unbounded();
         (Self { clusters, metrics, requests, targets: Mutex::default() }, stream)
     }
@@ -102,16 +102,16 @@ impl Monitors {
             return;
         }
         let (sender, receiver) = watch::channel(targets);
+        let reference = ObjectRef::new(&cluster.name_any()).within(&cluster.namespace().unwrap_or_default());
         let monitor = Monitor {
             clusters: self.clusters.clone(),
-            cluster: ObjectRef::from(cluster),
+            cluster: reference.clone(),
             uid: Some(uid.clone()),
             requests: self.requests.clone(),
             watched: HashMap::new(),
         };
         all.insert(uid, sender);
         let (metrics, clusters) = (self.metrics.clone(), self.clusters.clone());
-        let reference = ObjectRef::from(cluster);
         tokio::spawn(async move {
             monitor.run(receiver).await;
             // A new cluster of the same name goes on counting.

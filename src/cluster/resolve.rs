@@ -19,7 +19,7 @@ use super::decide::NodeFound;
 use super::error::Error;
 use super::names;
 use super::snapshot::{PodFound, ServerFound, Slot, Stage};
-use crate::api::{DistributedLock, RedisLockCluster};
+use crate::api::{RedisLockCluster, WatchedLock};
 
 /// What is there of a cluster.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub struct Found {
 /// Reads a cluster; `None` if it is gone or going. `since_gone`: the time since this process last saw a node gone.
 pub async fn resolve(
     client: &Client,
-    locks: &Store<DistributedLock>,
+    locks: &Store<WatchedLock>,
     cached: &RedisLockCluster,
     since_gone: impl Fn(&str) -> Option<Duration>,
 ) -> Result<Option<Found>, Error> {
@@ -86,10 +86,13 @@ pub async fn resolve(
     Ok(Some(Found { cluster, secret, key, nodes, services, admins, namespaces }))
 }
 
-/// Namespaces with a lock that is kept on `cluster` and may be. One that is being deleted counts: it is still given back.
-fn namespaces_of(cluster: &RedisLockCluster, locks: &Store<DistributedLock>) -> BTreeSet<String> {
+/// Namespaces with a lock that is kept on `cluster` and may be. One that is being deleted counts: it is still given back. So
+/// does one that cannot be read: whoever uses it must not be locked out.
+fn namespaces_of(cluster: &RedisLockCluster, locks: &Store<WatchedLock>) -> BTreeSet<String> {
     let (name, own) = (cluster.name_any(), cluster.namespace().unwrap_or_default());
-    let refers = |lock: &DistributedLock| lock.spec.cluster_ref.name == name && lock.cluster_namespace() == own;
+    let refers = |lock: &WatchedLock| {
+        lock.0.as_ref().map_or(true, |lock| lock.spec.cluster_ref.name == name && lock.cluster_namespace() == own)
+    };
     let namespaces = locks.state().into_iter().filter(|lock| refers(lock)).filter_map(|lock| lock.namespace());
     namespaces.filter(|namespace| cluster.spec.admits(&own, namespace)).collect()
 }
@@ -150,4 +153,37 @@ where
 {
     let got = Api::<K>::namespaced(client.clone(), namespace).get_opt(name).await;
     got.map_err(|source| Error::kube("get", format!("{} {name}", K::kind(&())), source))
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::runtime::{reflector, watcher};
+    use serde_json::json;
+
+    use super::super::fixtures::cluster;
+    use super::*;
+    use crate::api::cluster::{AllowedNamespaces, NamespacesFrom};
+
+    #[test]
+    fn a_lock_that_cannot_be_read_hides_no_other_and_locks_nobody_out() {
+        let lock = |namespace: &str, spec: serde_json::Value| -> WatchedLock {
+            let metadata = json!({"name": "a", "namespace": namespace, "uid": namespace});
+            serde_json::from_value(json!({"apiVersion": "redlock.dev/v1alpha1", "kind": "DistributedLock",
+                "metadata": metadata, "spec": spec}))
+            .unwrap()
+        };
+        let here = json!({"clusterRef": {"name": "votes", "namespace": "keys"}});
+        let elsewhere = json!({"clusterRef": {"name": "other", "namespace": "keys"}});
+        let unreadable = lock("unreadable", json!({"clusterRef": {"name": "votes"}, "lease": {"ttl": "soon"}}));
+        assert!(unreadable.0.is_err());
+        let (store, mut writer) = reflector::store();
+        writer.apply_watcher_event(&watcher::Event::Init);
+        for lock in [lock("billing", here), lock("reports", elsewhere), unreadable] {
+            writer.apply_watcher_event(&watcher::Event::InitApply(lock));
+        }
+        writer.apply_watcher_event(&watcher::Event::InitDone);
+        let mut cluster = cluster(3);
+        cluster.spec.allowed_namespaces = Some(AllowedNamespaces { from: NamespacesFrom::All });
+        assert_eq!(Vec::from_iter(namespaces_of(&cluster, &store)), ["billing", "unreadable"]);
+    }
 }

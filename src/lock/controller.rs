@@ -19,8 +19,9 @@ use super::error::Error;
 use super::keeper::{Keeper, Shared, Stop};
 use super::notices::{self, Notices};
 use super::publisher::Publisher;
-use super::reconcile::{Reconciler, WatchedCluster};
+use super::reconcile::Reconciler;
 use super::{Subject, Watched};
+use crate::api::WatchedCluster;
 use crate::operator::Context;
 use crate::operator::health::LOCK_CONTROLLER;
 

@@ -37,16 +37,12 @@ pub mod status;
 mod fixtures;
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::core::DeserializeGuard;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 
 pub use controller::run;
 
-use crate::api::DistributedLock;
-
-/// A lock as it is watched: one that cannot be read does not hide the others.
-pub type Watched = DeserializeGuard<DistributedLock>;
+pub use crate::api::WatchedLock as Watched;
 
 /// Which lock an actor, an Event or a metric is about.
 #[derive(Clone, Debug)]

@@ -23,7 +23,7 @@ use super::publisher::Publisher;
 use super::state::{Ending, State};
 use super::status::{self, Now, Times, View};
 use super::{Subject, Watched, finalize};
-use crate::api::{DistributedLock, RedisLockCluster};
+use crate::api::{DistributedLock, RedisLockCluster, WatchedCluster};
 use crate::cluster::names::STATUS_MANAGER;
 use crate::operator::Context;
 use crate::redlock::{LockKey, Reason};
@@ -38,9 +38,6 @@ const CREDENTIALS_AFTER: Duration = Duration::from_secs(6);
 const FIRST_LIST: Duration = Duration::from_secs(10);
 /// How long giving back a grant without an actor may take.
 const RELEASE_LIMIT: Duration = Duration::from_secs(4);
-
-/// A cluster as it is watched.
-pub type WatchedCluster = kube::core::DeserializeGuard<RedisLockCluster>;
 
 /// What reconciles share.
 pub struct Reconciler {
