@@ -208,6 +208,25 @@ pub enum NodeState {
     Misconfigured,
 }
 
+impl NodeStatus {
+    /// A node of which nothing more is known.
+    #[must_use]
+    pub fn new(name: &str, state: NodeState) -> Self {
+        Self {
+            name: name.to_owned(),
+            state,
+            address: None,
+            pod_uid: None,
+            run_id: None,
+            armed_since: None,
+            crashes: 0,
+            last_crash_time: None,
+            restart_not_before: None,
+            message: None,
+        }
+    }
+}
+
 impl RedisLockClusterSpec {
     /// The cap on any lease of this cluster.
     #[must_use]

@@ -30,8 +30,8 @@ use super::status::{self, notices, summarize};
 use super::validate::{self, Problem};
 use crate::api::cluster::{NodeState, NodeStatus};
 use crate::api::{RedisLockCluster, WatchedCluster, WatchedLock};
-use crate::operator::Context;
 use crate::operator::health::CLUSTER_CONTROLLER;
+use crate::operator::{Context, error_chain};
 
 /// Below the time after which load balancers silently drop an idle connection.
 const WATCH_SECONDS: u32 = 200;
@@ -303,12 +303,6 @@ fn next_look(rows: &[NodeStatus], wake: Option<Duration>, again: bool) -> Durati
         UNHEALTHY
     };
     wake.map_or(otherwise, |wake| wake.min(otherwise))
-}
-
-/// An error with all that it was caused by, in one line.
-fn error_chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 // === impl Shared ===

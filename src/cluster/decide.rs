@@ -89,18 +89,7 @@ pub fn now() -> Timestamp {
 #[must_use]
 pub fn decide(rules: &Rules, node: &NodeFound) -> Decision {
     let mut decision = Decision {
-        row: node.row.clone().unwrap_or_else(|| NodeStatus {
-            name: node.name.clone(),
-            state: NodeState::Starting,
-            address: None,
-            pod_uid: None,
-            run_id: None,
-            armed_since: None,
-            crashes: 0,
-            last_crash_time: None,
-            restart_not_before: None,
-            message: None,
-        }),
+        row: node.row.clone().unwrap_or_else(|| NodeStatus::new(&node.name, NodeState::Starting)),
         action: Action::Nothing,
         crashed: false,
         wake: None,

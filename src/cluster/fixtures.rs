@@ -46,18 +46,7 @@ pub fn rules(second: i64) -> Rules {
 
 /// A bare record.
 pub fn row(state: NodeState) -> NodeStatus {
-    NodeStatus {
-        name: "votes-0".to_owned(),
-        state,
-        address: None,
-        pod_uid: None,
-        run_id: None,
-        armed_since: None,
-        crashes: 0,
-        last_crash_time: None,
-        restart_not_before: None,
-        message: None,
-    }
+    NodeStatus::new("votes-0", state)
 }
 
 /// A node that voted as the process `run-1` in the pod `pod-1`.

@@ -11,16 +11,8 @@ fn at(second: i64) -> Timestamp {
 
 fn rows(states: &[NodeState]) -> Vec<NodeStatus> {
     let row = |(index, &state): (usize, &NodeState)| NodeStatus {
-        name: format!("votes-{index}"),
-        state,
-        address: None,
-        pod_uid: None,
-        run_id: None,
-        armed_since: None,
-        crashes: 0,
-        last_crash_time: None,
         restart_not_before: (state == NodeState::Quarantined).then(|| MicroTime(at(60))),
-        message: None,
+        ..NodeStatus::new(&format!("votes-{index}"), state)
     };
     states.iter().enumerate().map(row).collect()
 }

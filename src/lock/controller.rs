@@ -22,8 +22,8 @@ use super::publisher::Publisher;
 use super::reconcile::Reconciler;
 use super::{Subject, Watched};
 use crate::api::WatchedCluster;
-use crate::operator::Context;
 use crate::operator::health::LOCK_CONTROLLER;
+use crate::operator::{Context, error_chain};
 
 /// What metrics call this controller.
 const CONTROLLER: &str = "lock";
@@ -133,17 +133,13 @@ fn error_policy(_: Arc<Watched>, error: &Error, _: Arc<Reconciler>) -> Action {
 }
 
 fn report(error: &controller::Error<Error, watcher::Error>) {
-    let chain = |error: &dyn std::error::Error| {
-        let causes = std::iter::successors(error.source(), |cause| cause.source());
-        causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
-    };
     match error {
         controller::Error::ReconcilerFailed(error, lock) => {
-            warn!(%lock, category = error.category(), error = chain(error), "a lock could not be reconciled");
+            warn!(%lock, category = error.category(), error = error_chain(error), "a lock could not be reconciled");
         }
         // An actor's last word on a lock that is gone.
         controller::Error::ObjectNotFound(lock) => debug!(%lock, "gone"),
-        other => warn!(error = chain(other), "a trigger of reconciles failed"),
+        other => warn!(error = error_chain(other), "a trigger of reconciles failed"),
     }
 }
 

@@ -38,3 +38,9 @@ pub struct Context {
     /// Told when a controller has listed what it watches.
     pub health: Health,
 }
+
+/// An error with all that it was caused by, in one line, for the log.
+pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}

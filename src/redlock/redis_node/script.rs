@@ -5,11 +5,17 @@ use std::sync::LazyLock;
 use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, FromRedisValue, RedisResult, ServerErrorKind};
 
+/// The source of a script that runs on an armed node only.
+macro_rules! armed {
+    ($file:literal) => {
+        concat!(include_str!("../scripts/armed.lua"), include_str!($file))
+    };
+}
+
 /// Compare and reset the expiry.
-pub(super) static RENEW: LazyLock<Script> =
-    LazyLock::new(|| Script::new("renew", include_str!("../scripts/renew.lua")));
+pub(super) static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new("renew", armed!("../scripts/renew.lua")));
 /// Set where missing.
-pub(super) static SEED: LazyLock<Script> = LazyLock::new(|| Script::new("seed", include_str!("../scripts/seed.lua")));
+pub(super) static SEED: LazyLock<Script> = LazyLock::new(|| Script::new("seed", armed!("../scripts/seed.lua")));
 /// Compare and delete.
 pub(super) static RELEASE: LazyLock<Script> =
     LazyLock::new(|| Script::new("release", include_str!("../scripts/release.lua")));
