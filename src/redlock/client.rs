@@ -138,8 +138,9 @@ impl<N: Node> Client<N> {
     /// Goes on with a grant that another process made: renews it once, and holds it if a majority still had it. Nothing
     /// is seeded: this process has no validity of its own yet that would permit it.
     pub async fn adopt(&self, key: &LockKey, owner: &Owner, options: &LeaseOptions) -> Result<Lease, Error> {
+        options.check()?;
         let bid = Arc::new(Bid { key: key.clone(), owner: owner.clone(), ttl: options.ttl });
-        self.inner.tokens.observe(owner.token());
+        self.inner.tokens.observe(key.namespace(), owner.token());
         let sent_at = Instant::now();
         let mut answers = self.ask_renew(&bid, sent_at);
         let quorum = self.quorum();
@@ -227,8 +228,8 @@ impl<N: Node> Client<N> {
     }
 
     /// What each node knows of the lock; tokens seen are taken note of.
-    pub(super) async fn survey(&self, key: &LockKey) -> Vec<Result<Reading, NodeError>> {
-        let (key, deadline) = (Arc::new(key.clone()), Instant::now() + self.inner.node_timeout);
+    pub(super) async fn survey(&self, lock: &LockKey) -> Vec<Result<Reading, NodeError>> {
+        let (key, deadline) = (Arc::new(lock.clone()), Instant::now() + self.inner.node_timeout);
         let mut answers = self.ask(0..self.nodes().len(), |nodes, index| {
             let key = Arc::clone(&key);
             async move { (index, nodes[index].read(&key, deadline).await) }
@@ -236,17 +237,20 @@ impl<N: Node> Client<N> {
         let mut readings = vec![Err(NodeError::Timeout); self.nodes().len()];
         while let Some((index, reading)) = answers.next().await {
             if let Ok(Reading { fence: Some(token), .. }) = reading {
-                self.inner.tokens.observe(token);
+                self.inner.tokens.observe(lock.namespace(), token);
             }
             readings[index] = reading;
         }
         readings
     }
 
-    /// A new token, larger than all seen.
-    pub(super) fn propose_token(&self) -> Result<Token, Error> {
+    /// A new token for a lock, larger than all seen in its namespace.
+    pub(super) fn propose_token(&self, key: &LockKey) -> Result<Token, Error> {
         let micros = self.inner.environment.unix_micros();
-        self.inner.tokens.propose(micros).ok_or_else(|| Error::Invalid("fencing tokens have run out".to_owned()))
+        self.inner
+            .tokens
+            .propose(key.namespace(), micros)
+            .ok_or_else(|| Error::Invalid("fencing tokens have run out".to_owned()))
     }
 
     /// A random time between two bounds.

@@ -6,8 +6,9 @@
 //! any assumption on clocks, as long as that node kept its data. The value is a time (microseconds of the Unix epoch),
 //! so that it also grows across a loss of data, provided clocks agree to within the restart delay.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// A fencing token: microseconds of the Unix epoch, moved up where needed to be larger than every earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,24 +37,39 @@ impl fmt::Display for Token {
     }
 }
 
-/// Proposes tokens: never the same twice, never below the wall clock, always above every token observed.
+/// Proposes tokens. In each namespace: never the same twice, never below the wall clock, always above every token observed.
+///
+/// Each namespace counts for itself: a client may write any number into its own namespace's fences, and must not thereby
+/// drive up, or use up, the tokens of others.
 #[derive(Debug, Default)]
 pub struct TokenClock {
-    last: AtomicU64,
+    last: Mutex<HashMap<String, u64>>,
 }
 
 impl TokenClock {
-    /// A larger token than every one proposed or observed before, at least `unix_micros`; `None` when tokens have run out
-    /// (an observed token was close to 2^53, which only a broken clock or a hostile client makes).
-    pub fn propose(&self, unix_micros: u64) -> Option<Token> {
-        let next = |last: u64| Token::new(unix_micros.max(last + 1)).map(Token::get);
-        let last = self.last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
-        next(last).and_then(Token::new)
+    /// A token for a lock of `namespace`: larger than every one proposed or observed there before, at least `unix_micros`;
+    /// `None` when tokens have run out (an observed token was close to 2^53, which only a broken clock or a hostile client
+    /// makes).
+    pub fn propose(&self, namespace: &str, unix_micros: u64) -> Option<Token> {
+        self.with_last(namespace, |last| {
+            let token = Token::new(unix_micros.max(*last + 1))?;
+            *last = token.get();
+            Some(token)
+        })
     }
 
     /// Takes note of a token seen on a node.
-    pub fn observe(&self, token: Token) {
-        self.last.fetch_max(token.get(), Ordering::Relaxed);
+    pub fn observe(&self, namespace: &str, token: Token) {
+        self.with_last(namespace, |last| *last = token.get().max(*last));
+    }
+
+    fn with_last<T>(&self, namespace: &str, act: impl FnOnce(&mut u64) -> T) -> T {
+        // A panic in these few lines leaves numbers as good as before.
+        let mut all = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        match all.get_mut(namespace) {
+            Some(last) => act(last),
+            None => act(all.entry(namespace.to_owned()).or_default()),
+        }
     }
 }
 
@@ -62,7 +78,7 @@ mod tests {
     use super::*;
 
     fn values(clock: &TokenClock, times: &[u64]) -> Vec<u64> {
-        times.iter().map(|&t| clock.propose(t).unwrap().get()).collect()
+        times.iter().map(|&t| clock.propose("a", t).unwrap().get()).collect()
     }
 
     #[test]
@@ -74,8 +90,8 @@ mod tests {
     #[test]
     fn a_proposal_is_above_every_token_seen() {
         let clock = TokenClock::default();
-        clock.observe(Token::new(5_000).unwrap());
-        clock.observe(Token::new(4_000).unwrap());
+        clock.observe("a", Token::new(5_000).unwrap());
+        clock.observe("a", Token::new(4_000).unwrap());
         assert_eq!(values(&clock, &[100]), [5_001]);
     }
 
@@ -84,8 +100,16 @@ mod tests {
         let clock = TokenClock::default();
         assert_eq!(Token::new(0), None);
         assert_eq!(Token::new(Token::MAX + 1), None);
-        clock.observe(Token::new(Token::MAX - 1).unwrap());
-        assert_eq!(clock.propose(1).map(Token::get), Some(Token::MAX));
-        assert_eq!(clock.propose(1), None);
+        clock.observe("a", Token::new(Token::MAX - 1).unwrap());
+        assert_eq!(clock.propose("a", 1).map(Token::get), Some(Token::MAX));
+        assert_eq!(clock.propose("a", 1), None);
+    }
+
+    #[test]
+    fn a_token_written_into_one_namespace_drives_up_no_other() {
+        let clock = TokenClock::default();
+        clock.observe("hostile", Token::new(Token::MAX).unwrap());
+        assert_eq!(clock.propose("hostile", 100), None);
+        assert_eq!(values(&clock, &[100]), [100]);
     }
 }

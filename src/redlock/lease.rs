@@ -6,8 +6,16 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use super::client::Released;
+use super::error::Error;
 use super::key::LockKey;
 use super::owner::Owner;
+
+/// Below this, drift leaves too little of a lease to act on.
+const SHORTEST_TTL: Duration = Duration::from_millis(10);
+/// Above this, a time to live is a mistake.
+const LONGEST_TTL: Duration = Duration::from_secs(366 * 24 * 3600);
+/// More often nobody can renew.
+const SHORTEST_PERIOD: Duration = Duration::from_millis(1);
 
 /// How a lease is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +31,8 @@ pub enum Renewal {
 pub struct LeaseOptions {
     /// Who asks: unique among those that contend.
     pub identity: String,
-    /// Time to live of the lock on each node: at least 10 ms, at most the nodes' cap. Counted in whole milliseconds.
+    /// Time to live of the lock on each node: at least 10 ms, at most a year and the nodes' cap. Counted in whole
+    /// milliseconds.
     pub ttl: Duration,
     /// How it is kept.
     pub renewal: Renewal,
@@ -37,6 +46,27 @@ impl LeaseOptions {
     pub fn new(identity: impl Into<String>, ttl: Duration) -> Self {
         let renewal = Renewal::Every(ttl / 3);
         Self { identity: identity.into(), ttl, renewal, min_validity: Duration::ZERO }
+    }
+
+    /// Refuses what could not work.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        let invalid = |why: String| Err(Error::Invalid(why));
+        let printable = |c: char| !c.is_whitespace() && !c.is_control();
+        if self.identity.is_empty() || self.identity.len() > 253 || !self.identity.chars().all(printable) {
+            return invalid(format!(
+                "identity {:?} must have 1 to 253 printable characters without spaces",
+                self.identity
+            ));
+        }
+        if self.ttl < SHORTEST_TTL || self.ttl > LONGEST_TTL {
+            return invalid(format!("a TTL of {:?} is not between {SHORTEST_TTL:?} and {LONGEST_TTL:?}", self.ttl));
+        }
+        match self.renewal {
+            Renewal::Every(period) if period < SHORTEST_PERIOD || period >= self.ttl => {
+                invalid(format!("a lease of {:?} cannot be renewed every {period:?}", self.ttl))
+            }
+            Renewal::Every(_) | Renewal::None => Ok(()),
+        }
     }
 }
 
@@ -190,5 +220,30 @@ impl Lease {
     pub fn abandon(self) {
         // A watchdog that has ended has nothing to stop.
         let _ = self.order.send(Order::Abandon);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_that_could_not_work_are_refused() {
+        let second = Duration::from_secs(1);
+        let good = LeaseOptions::new("job/a", second);
+        assert_eq!(good.check(), Ok(()));
+        for (options, word) in [
+            (LeaseOptions::new("", second), "identity"),
+            (LeaseOptions::new("a b", second), "identity"),
+            (LeaseOptions::new("a".repeat(254), second), "identity"),
+            (LeaseOptions::new("a", Duration::ZERO), "TTL"),
+            (LeaseOptions::new("a", Duration::from_millis(9)), "TTL"),
+            (LeaseOptions::new("a", Duration::MAX), "TTL"),
+            (LeaseOptions { renewal: Renewal::Every(Duration::ZERO), ..good.clone() }, "renewed"),
+            (LeaseOptions { renewal: Renewal::Every(second), ..good.clone() }, "renewed"),
+        ] {
+            let error = options.check().unwrap_err();
+            assert!(error.to_string().contains(word), "{error}");
+        }
     }
 }

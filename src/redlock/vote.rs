@@ -40,12 +40,7 @@ pub(super) async fn acquire<N: Node>(
     key: &LockKey,
     options: &LeaseOptions,
 ) -> Result<Granted, Error> {
-    if options.identity.is_empty() {
-        return Err(Error::Invalid("the identity is empty".to_owned()));
-    }
-    if options.ttl < Duration::from_millis(10) {
-        return Err(Error::Invalid(format!("a TTL of {:?} is shorter than 10 ms", options.ttl)));
-    }
+    options.check()?;
     let mut tries = 1;
     loop {
         match hold_vote(client, key, options).await? {
@@ -66,7 +61,7 @@ enum Outcome {
 }
 
 async fn hold_vote<N: Node>(client: &Client<N>, key: &LockKey, options: &LeaseOptions) -> Result<Outcome, Error> {
-    let owner = Owner::new(options.identity.clone(), client.propose_token()?);
+    let owner = Owner::new(options.identity.clone(), client.propose_token(key)?);
     let bid = Arc::new(Bid { key: key.clone(), owner, ttl: options.ttl });
     // Whatever happens from here to the grant, also that this future is dropped, is undone on the nodes.
     let mut undo = Undo { client, bid: Arc::clone(&bid), nodes: (0..client.nodes().len()).collect() };

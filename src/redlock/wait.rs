@@ -35,7 +35,8 @@ pub(super) async fn acquire<N: Node>(
 ) -> Result<Lease, Error> {
     let deadline = match wait {
         Wait::Forever => None,
-        Wait::For(time) => Some(Instant::now() + time),
+        // A time beyond the clock's end is for ever.
+        Wait::For(time) => Instant::now().checked_add(time),
     };
     // Of this process's contenders only one asks the nodes: the others would split the votes with it.
     let Some(_turn) = until(deadline, client.turn(key).lock_owned()).await else {

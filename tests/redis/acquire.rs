@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redlock_operator::redlock::{
-    Client, Error, LeaseOptions, LeaseState, Marker, Owner, Reason, RedisNode, Released, Renewal,
+    Client, Error, LeaseOptions, LeaseState, LockKey, Marker, Owner, Reason, RedisNode, Released, Renewal,
 };
 
 use crate::server::{NODE_TIMEOUT, Server, client, eventually, key};
@@ -191,4 +191,19 @@ async fn a_lease_that_has_ended_is_reported_as_such_and_not_revived() {
     for server in &servers {
         assert_eq!(server.get(&key).await, None, "adopting never creates a key");
     }
+}
+
+#[tokio::test]
+async fn a_client_that_uses_up_the_tokens_of_its_namespace_harms_no_other() {
+    let servers = Server::start_armed(3).await;
+    let client = client(&servers);
+    let hostile = LockKey::new("hostile", "a").expect("a valid name");
+    for server in &servers {
+        let _: i64 = server.run("ZADD redlock:hostile#fences 9007199254740991 redlock:hostile/a").await;
+    }
+    let error = client.try_acquire(&hostile, &LeaseOptions::new("x", TTL)).await.expect_err("no larger token exists");
+    assert_eq!(error.reason(), Reason::Invalid, "{error}");
+    let lease = client.try_acquire(&key("a"), &LeaseOptions::new("x", TTL)).await.expect("granted");
+    let now = u64::try_from(jiff::Timestamp::now().as_microsecond()).expect("after 1970");
+    assert!(lease.owner().token().get() <= now, "a token of now, not one that was driven up");
 }
