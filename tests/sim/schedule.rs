@@ -29,11 +29,13 @@ pub struct Rules {
     pub quarantine: bool,
     /// Nodes' clocks run faster than drift allows for.
     pub fast_clocks: bool,
+    /// Wall clocks of clients differ by more than the restart delay.
+    pub wrong_wall_clocks: bool,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { quarantine: true, fast_clocks: false }
+        Self { quarantine: true, fast_clocks: false, wrong_wall_clocks: false }
     }
 }
 
@@ -59,10 +61,11 @@ async fn simulate(seed: u64, rules: Rules, trace: bool) -> Result<Report, String
     let world = World::new(seed, nodes, CLIENTS, clocks);
     let history = Arc::new(History::new(trace));
     let began = Instant::now();
+    let apart = WALL_CLOCKS_MICROS * if rules.wrong_wall_clocks { 100 } else { 1 };
     let clients: Vec<_> = (0..CLIENTS)
         .map(|client| {
             let of = (0..nodes).map(|node| SimNode::new(world.clone(), client, node));
-            let offset = i64::try_from(world.below(WALL_CLOCKS_MICROS)).expect("small");
+            let offset = i64::try_from(world.below(apart)).expect("small");
             let environment = Surroundings { world: world.clone(), began, offset };
             Client::with_environment(of.collect::<Vec<_>>(), NODE_TIMEOUT, Arc::new(environment))
         })
