@@ -275,7 +275,7 @@ impl Server {
 
     fn set(&mut self, key: &str, owner: &Owner, ttl: Duration, now: Instant) {
         // Counted in whole milliseconds from the last whole one: up to one is lost.
-        let lasts = ttl * 1000 / self.clock - GRANULARITY;
+        let lasts = (ttl * 1000 / self.clock).saturating_sub(GRANULARITY);
         self.keys.insert(key.to_owned(), (owner.to_string(), now + lasts));
     }
 
