@@ -23,6 +23,10 @@ test: ## All tests: lint, unit, end to end
 unit: ## Unit and doc tests, and the engine on real Redis servers
 	cargo test
 
+.PHONY: sim
+sim: ## The engine in simulation, over more schedules of faults (N=10000)
+	SIM_SEEDS=$(or $(N),10000) cargo test --test sim no_two -- --nocapture
+
 .PHONY: e2e
 e2e: ## Tests on a real Kubernetes (TEST=name: only those; KEEP=1: leave the cluster up)
 	@hack/e2e.sh $(TEST)

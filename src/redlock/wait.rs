@@ -178,7 +178,13 @@ impl Releases {
         let Some(heard) = &mut self.heard else { return tokio::time::sleep(pause).await };
         let mut nodes = HashSet::new();
         let mut end = Instant::now() + pause;
-        while let Ok(Some(node)) = tokio::time::timeout_at(end, heard.recv()).await {
+        while let Ok(heard) = tokio::time::timeout_at(end, heard.recv()).await {
+            let Some(node) = heard else {
+                // No node tells of releases any more. That is no release: the pause goes on, and the next attempt that
+                // finds the lock taken listens anew.
+                self.heard = None;
+                return tokio::time::sleep_until(end).await;
+            };
             if nodes.is_empty() {
                 end = end.min(Instant::now() + STRAGGLERS);
             }
@@ -234,6 +240,17 @@ mod tests {
         readings.push(Err(NodeError::Timeout));
         let look = Look::judge(3, &readings);
         assert_eq!(look.free_in, Some(Duration::from_millis(501)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_hears_of_no_release_any_more_pauses_and_listens_anew() {
+        let (wake, heard) = mpsc::unbounded_channel();
+        let mut releases = Releases { heard: Some(heard), needed: 1 };
+        drop(wake);
+        let began = Instant::now();
+        releases.heard_within(LONGEST_PAUSE).await;
+        assert_eq!(began.elapsed(), LONGEST_PAUSE);
+        assert!(!releases.are_heard());
     }
 
     #[test]
