@@ -5,12 +5,9 @@
 
 use std::collections::HashMap;
 
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Resource, ResourceExt};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::arm::{Admin, ArmError, Clients};
@@ -19,7 +16,7 @@ use super::credentials::RootKey;
 use super::decide::{Action, Decision, now};
 use super::error::Error;
 use super::names;
-use super::resolve::Found;
+use super::resolve::{Found, Object};
 use super::snapshot::{Facts, ServerFound, Slot};
 use crate::api::cluster::{NodeState, NodeStatus};
 use crate::operator::Context;
@@ -210,11 +207,7 @@ async fn keep(
 
 async fn create<K>(operator: &Context, wanted: &K) -> Result<K, Error>
 where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-        + Serialize
-        + DeserializeOwned
-        + Clone
-        + std::fmt::Debug,
+    K: Object,
 {
     lead(operator)?;
     let api = Api::<K>::namespaced(operator.client.clone(), &wanted.namespace().unwrap_or_default());
@@ -225,11 +218,7 @@ where
 /// Applies `wanted` over `live`, which is ours, if it differs in a field of `wanted`.
 async fn update<K>(operator: &Context, live: &K, wanted: &K) -> Result<(), Error>
 where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-        + Serialize
-        + DeserializeOwned
-        + Clone
-        + std::fmt::Debug,
+    K: Object,
 {
     let json = |object: &K| serde_json::to_value(object).unwrap_or_default();
     if includes(&json(live), &json(wanted)) {

@@ -31,12 +31,8 @@ use super::validate::{self, Problem};
 use crate::api::cluster::{NodeState, NodeStatus};
 use crate::api::{RedisLockCluster, WatchedCluster, WatchedLock};
 use crate::operator::health::CLUSTER_CONTROLLER;
-use crate::operator::{Context, error_chain};
+use crate::operator::{Context, controller_config, error_chain, watch_config};
 
-/// Below the time after which load balancers silently drop an idle connection.
-const WATCH_SECONDS: u32 = 200;
-/// Reconciles at a time.
-const CONCURRENCY: u16 = 16;
 /// Limit on one reconcile. Whatever it did not get to, the next one finds.
 const RECONCILE_LIMIT: Duration = Duration::from_secs(60);
 /// When an idle and healthy cluster is looked at again.
@@ -70,10 +66,9 @@ struct Memory {
 /// Runs the controller until `shutdown`. `image`: what nodes run whose cluster names no image.
 pub async fn run(operator: Context, image: String, shutdown: CancellationToken) {
     let client = operator.client.clone();
-    let config = || watcher::Config::default().timeout(WATCH_SECONDS);
-    let controller = Controller::new(Api::<WatchedCluster>::all(client.clone()), config());
+    let controller = Controller::new(Api::<WatchedCluster>::all(client.clone()), watch_config());
     let clusters = controller.store();
-    let (locks, lock_changes) = watch_locks(&operator, clusters.clone(), config());
+    let (locks, lock_changes) = watch_locks(&operator, clusters.clone(), watch_config());
     let (monitors, findings) = Monitors::new(clusters.clone(), operator.metrics.clone());
     let (metrics, health) = (operator.metrics.clone(), operator.health.clone());
     // Waited for in this task alone: of several tasks that wait for a store only one is woken.
@@ -91,9 +86,9 @@ pub async fn run(operator: Context, image: String, shutdown: CancellationToken) 
     let memories = std::sync::Mutex::default();
     let shared = Arc::new(Shared { operator, locks, clusters, listed, monitors, image, memories });
     let reconciles = controller
-        .with_config(controller::Config::default().concurrency(CONCURRENCY))
-        .owns(Api::<Pod>::all(client.clone()), config().labels(NODE_SELECTOR))
-        .owns(Api::<Service>::all(client), config().labels(NODE_SELECTOR))
+        .with_config(controller_config())
+        .owns(Api::<Pod>::all(client.clone()), watch_config().labels(NODE_SELECTOR))
+        .owns(Api::<Service>::all(client), watch_config().labels(NODE_SELECTOR))
         .reconcile_on(lock_changes)
         .reconcile_on(findings)
         .reconcile_all_on(gained)

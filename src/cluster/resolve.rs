@@ -4,13 +4,16 @@
 //! not be decided on what was true some time ago.
 
 use std::collections::{BTreeSet, HashMap};
+use std::fmt::Debug;
 use std::time::Duration;
 
 use futures::future::join_all;
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Pod, Secret, Service};
 use kube::api::ListParams;
 use kube::runtime::reflector::Store;
 use kube::{Api, Client, Resource, ResourceExt};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::arm::{Admin, AdminError};
@@ -38,6 +41,17 @@ pub struct Found {
     pub admins: Vec<Option<Admin>>,
     /// Namespaces whose locks are kept here.
     pub namespaces: BTreeSet<String>,
+}
+
+/// A namespaced kind that can be read and written.
+pub(super) trait Object:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + DeserializeOwned + Clone + Debug
+{
+}
+
+impl<K> Object for K where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + DeserializeOwned + Clone + Debug
+{
 }
 
 /// Reads a cluster; `None` if it is gone or going. `since_gone`: the time since this process last saw a node gone.
@@ -125,10 +139,7 @@ async fn read<K>(
     names: &[String],
 ) -> Result<Vec<Option<K>>, Error>
 where
-    K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
-        + Clone
-        + DeserializeOwned
-        + std::fmt::Debug,
+    K: Object,
 {
     let labels = format!("{},{}={}", names::NODE_SELECTOR, names::CLUSTER_LABEL, cluster.name_any());
     let listed = Api::<K>::namespaced(client.clone(), namespace).list(&ListParams::default().labels(&labels)).await;
@@ -146,10 +157,7 @@ where
 
 async fn get<K>(client: &Client, namespace: &str, name: &str) -> Result<Option<K>, Error>
 where
-    K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
-        + Clone
-        + DeserializeOwned
-        + std::fmt::Debug,
+    K: Object,
 {
     let got = Api::<K>::namespaced(client.clone(), namespace).get_opt(name).await;
     got.map_err(|source| Error::kube("get", format!("{} {name}", K::kind(&())), source))

@@ -23,14 +23,10 @@ use super::reconcile::Reconciler;
 use super::{Subject, Watched};
 use crate::api::WatchedCluster;
 use crate::operator::health::LOCK_CONTROLLER;
-use crate::operator::{Context, error_chain};
+use crate::operator::{Context, controller_config, error_chain, watch_config};
 
 /// What metrics call this controller.
 const CONTROLLER: &str = "lock";
-/// How many locks are looked at at once.
-const CONCURRENCY: u16 = 16;
-/// How long a watch lives, in seconds: load balancers silently drop connections that are idle for four minutes.
-const WATCH_SECONDS: u32 = 200;
 /// How many refreshes of status a second there are for all locks.
 const STATUS_WRITES_PER_SECOND: u32 = 20;
 /// How often it is looked for actors and connections whose objects are gone.
@@ -46,13 +42,12 @@ pub async fn run(ctx: Context, shutdown: CancellationToken) {
 
     let (locks, locks_writer) = reflector::store::<Watched>();
     let (clusters, clusters_writer) = reflector::store::<WatchedCluster>();
-    let config = || watcher::Config::default().timeout(WATCH_SECONDS);
-    let lock_events = slim(watcher(Api::<Watched>::all(ctx.client.clone()), config()))
+    let lock_events = slim(watcher(Api::<Watched>::all(ctx.client.clone()), watch_config()))
         .reflect(locks_writer)
         .applied_objects()
         .inspect_err(failed(&ctx));
     // Reflected here, so that a lock that is looked at because its cluster changed finds the change.
-    let cluster_events = slim(watcher(Api::<WatchedCluster>::all(ctx.client.clone()), config()))
+    let cluster_events = slim(watcher(Api::<WatchedCluster>::all(ctx.client.clone()), watch_config()))
         .reflect(clusters_writer)
         .touched_objects()
         .inspect_err(failed(&ctx));
@@ -70,7 +65,7 @@ pub async fn run(ctx: Context, shutdown: CancellationToken) {
     ));
     let of_cluster = locks.clone();
     let running = Controller::for_stream(lock_events, locks.clone())
-        .with_config(controller::Config::default().concurrency(CONCURRENCY))
+        .with_config(controller_config())
         .watches_stream(cluster_events, move |cluster| locks_of(&of_cluster, &cluster))
         .reconcile_on(events)
         .reconcile_all_on(ctx.leadership.changes().map(|_| ()))

@@ -17,6 +17,8 @@ pub mod preflight;
 pub mod run;
 pub mod supervisor;
 
+use kube::runtime::{controller, watcher};
+
 use events::Events;
 use health::Health;
 use leadership::Leadership;
@@ -37,6 +39,17 @@ pub struct Context {
     pub leadership: Leadership,
     /// Told when a controller has listed what it watches.
     pub health: Health,
+}
+
+/// How both controllers watch: each watch ends before load balancers silently drop a connection that was idle for four
+/// minutes.
+pub(crate) fn watch_config() -> watcher::Config {
+    watcher::Config::default().timeout(200)
+}
+
+/// How both controllers run: so many reconciles at a time, where the default is without a bound.
+pub(crate) fn controller_config() -> controller::Config {
+    controller::Config::default().concurrency(16)
 }
 
 /// An error with all that it was caused by, in one line, for the log.

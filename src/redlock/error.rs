@@ -26,8 +26,6 @@ pub enum Reason {
     Lost,
     /// What was asked for cannot be given: a TTL of zero or above the cap.
     Invalid,
-    /// The client was shut down.
-    Closed,
 }
 
 impl Reason {
@@ -45,7 +43,6 @@ impl Reason {
             Self::Expired => "Expired",
             Self::Lost => "Lost",
             Self::Invalid => "Invalid",
-            Self::Closed => "Closed",
         }
     }
 }
@@ -154,9 +151,6 @@ pub enum Error {
     /// The TTL is zero, above a node's cap, or otherwise not to be had.
     #[error("{0}")]
     Invalid(String),
-    /// The client was shut down.
-    #[error("the client was shut down")]
-    Closed,
 }
 
 fn list(failures: &[NodeFailure]) -> String {
@@ -175,7 +169,6 @@ impl Error {
             Self::Expired => Reason::Expired,
             Self::Lost { .. } => Reason::Lost,
             Self::Invalid(_) => Reason::Invalid,
-            Self::Closed => Reason::Closed,
         }
     }
 }

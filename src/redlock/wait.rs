@@ -53,7 +53,7 @@ pub(super) async fn acquire<N: Node>(
         releases.forget();
         let error = match vote::acquire(client, key, options).await {
             Ok(granted) => return Ok(watchdog::start(client.clone(), granted, options.renewal)),
-            Err(error @ (Error::Invalid(_) | Error::Closed)) => return Err(error),
+            Err(error @ Error::Invalid(_)) => return Err(error),
             Err(error) => error,
         };
         let (error, pause) = match error {
