@@ -28,7 +28,6 @@ struct Shared {
     client: Client,
     key: LockKey,
     options: LeaseOptions,
-    node_timeout: Duration,
     /// The lease while it may be held: taken out before it is given back, so that nobody is told to lead from then on.
     lease: Mutex<Option<Lease>>,
     /// Locked while it is being read: many who ask at once make one reading.
@@ -55,12 +54,11 @@ fn proven(state: &watch::Ref<'_, LeaseState>) -> Option<Grant> {
 impl Candidate {
     /// A candidate for `key`.
     #[must_use]
-    pub fn new(client: Client, key: LockKey, options: LeaseOptions, node_timeout: Duration) -> Self {
+    pub fn new(client: Client, key: LockKey, options: LeaseOptions) -> Self {
         let shared = Shared {
             client,
             key,
             options,
-            node_timeout,
             lease: Mutex::default(),
             known: tokio::sync::Mutex::default(),
             reached_quorum: watch::Sender::new(false),
@@ -136,17 +134,13 @@ impl Candidate {
 
     /// Contends and leads until `stop`; then gives back what it has. Trouble with the masters never ends it.
     pub async fn run(&self, stop: CancellationToken) {
-        let Shared { client, key, options, node_timeout, reached_quorum, metrics, .. } = &*self.shared;
+        let Shared { client, key, options, reached_quorum, metrics, .. } = &*self.shared;
         let prober = self.clone();
         let probe = tokio::spawn(async move { prober.reach_quorum().await });
         loop {
             let acquired = tokio::select! {
                 biased;
-                () = stop.cancelled() => {
-                    // What a broken-off attempt may have set is given back in the background: leave it the time of a call.
-                    sleep(*node_timeout).await;
-                    break;
-                }
+                () = stop.cancelled() => break,
                 acquired = client.acquire(key, options, Wait::Forever) => acquired,
             };
             match acquired {
@@ -165,6 +159,8 @@ impl Candidate {
             }
         }
         probe.abort();
+        // What a broken-off attempt set, and a release, reach also the masters whose answer nobody waited for.
+        client.shutdown().await;
     }
 
     /// Asks the masters until a majority has answered once.

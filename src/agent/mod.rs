@@ -127,7 +127,7 @@ pub async fn serve(options: Options, listener: TcpListener, stop: CancellationTo
     let lease = lease_options(&options, secret.max_ttl)?;
     info!(%key, identity = lease.identity, ttl = ?lease.ttl, nodes = secret.endpoints.len(), "contending");
     let client = Client::new(secret.endpoints.into_iter().map(RedisNode::connect), secret.node_timeout);
-    let candidate = Candidate::new(client, key, lease, secret.node_timeout);
+    let candidate = Candidate::new(client, key, lease);
     let server = axum::serve(listener, http::router(candidate.clone()));
     tokio::select! {
         () = candidate.run(stop) => Ok(()),

@@ -8,6 +8,8 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::environment::{Environment, System};
 use super::error::{Error, NodeError, NodeFailure};
@@ -71,6 +73,10 @@ struct Inner<N> {
     node_timeout: Duration,
     tokens: Arc<TokenClock>,
     environment: Arc<dyn Environment>,
+    /// Watchdogs, and calls that nobody waits for: what a shutdown has to let come to its end.
+    background: TaskTracker,
+    /// Cancelled by the shutdown.
+    closing: CancellationToken,
     /// Who of this process contends for a key, in order of arrival.
     turns: Mutex<HashMap<LockKey, Weak<tokio::sync::Mutex<()>>>>,
 }
@@ -107,8 +113,50 @@ impl<N: Node> Client<N> {
         tokens: Arc<TokenClock>,
         environment: Arc<dyn Environment>,
     ) -> Self {
-        let nodes = nodes.into_iter().collect();
-        Self { inner: Arc::new(Inner { nodes, node_timeout, tokens, environment, turns: Mutex::default() }) }
+        Self {
+            inner: Arc::new(Inner {
+                nodes: nodes.into_iter().collect(),
+                node_timeout,
+                tokens,
+                environment,
+                background: TaskTracker::new(),
+                closing: CancellationToken::new(),
+                turns: Mutex::default(),
+            }),
+        }
+    }
+
+    /// Ends the client, all its clones included, before the process ends: what waits or asks for a lock ends with
+    /// [`Error::ShutDown`], every lease that is still held is given back as if it were dropped, and what is on its way to
+    /// the nodes arrives, also at those that nobody waited for any more. (A lease that another process shall
+    /// [adopt](Self::adopt) is [abandoned](Lease::abandon) before.) Returns at the latest after three limits on a call.
+    pub async fn shutdown(&self) {
+        self.inner.closing.cancel();
+        self.inner.background.close();
+        // A renewal under way, then its seeds, then the release: each ends by itself within a limit. A task that does not
+        // is a caller's that is no more polled, and not waited for.
+        let _ = tokio::time::timeout(3 * self.inner.node_timeout, self.inner.background.wait()).await;
+    }
+
+    /// Ends when the client is shut down.
+    pub(super) fn closing(&self) -> &CancellationToken {
+        &self.inner.closing
+    }
+
+    /// Runs a task that a shutdown waits for.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.inner.background.spawn(task);
+    }
+
+    /// Lets calls that nobody waits for come to their end: dropped, they might not be sent at all.
+    pub(super) fn finish_in_background<F>(&self, mut answers: Answers<F>)
+    where
+        F: Future + Send + 'static,
+        F::Output: Send,
+    {
+        if !answers.is_empty() {
+            self.spawn(async move { while answers.next().await.is_some() {} });
+        }
     }
 
     /// Its nodes.
@@ -126,7 +174,7 @@ impl<N: Node> Client<N> {
     /// Takes the lock if it is free now.
     pub async fn try_acquire(&self, key: &LockKey, options: &LeaseOptions) -> Result<Lease, Error> {
         let granted = vote::acquire(self, key, options).await?;
-        Ok(watchdog::start(self.clone(), granted, options.renewal))
+        Ok(watchdog::start(self, granted, options.renewal))
     }
 
     /// Takes the lock, waiting while another holds it or too few nodes answer. Contenders of this process get it in the
@@ -163,7 +211,7 @@ impl<N: Node> Client<N> {
             return Err(Error::Expired);
         }
         let grant = Grant { acquired_at: sent_at, renewed_at: sent_at, valid_until, votes, renewals: 0 };
-        Ok(watchdog::start(self.clone(), vote::Granted { bid, grant, late: None }, options.renewal))
+        Ok(watchdog::start(self, vote::Granted { bid, grant, late: None }, options.renewal))
     }
 
     /// Gives a grant back on all nodes. Ends as soon as a majority has answered, at the latest after one limit on a call;
@@ -184,7 +232,7 @@ impl<N: Node> Client<N> {
                 decided => break decided,
             }
         };
-        finish_in_background(answers);
+        self.finish_in_background(answers);
         match decision {
             Decision::Yes => Released::Held,
             Decision::No => Released::AlreadyExpired,
@@ -321,7 +369,7 @@ impl<N: Node> Client<N> {
         }
         let mut answers = self.ask_release(bid, indexes, wake);
         while let Some(Some(_)) = answers.next().now_or_never() {}
-        finish_in_background(answers);
+        self.finish_in_background(answers);
     }
 
     /// That node, with what it said.
@@ -338,17 +386,6 @@ impl<N: Node> Client<N> {
 
 /// Answers as they come in, each with the index of its node.
 pub(super) type Answers<F> = FuturesUnordered<F>;
-
-/// Lets calls that nobody waits for come to their end: dropped, they might not be sent at all.
-pub(super) fn finish_in_background<F>(mut answers: Answers<F>)
-where
-    F: Future + Send + 'static,
-    F::Output: Send,
-{
-    if !answers.is_empty() {
-        tokio::spawn(async move { while answers.next().await.is_some() {} });
-    }
-}
 
 /// The owner that the most nodes show, and how many.
 pub(super) fn most_shown(readings: &[Result<Reading, NodeError>]) -> Option<(String, usize)> {

@@ -26,6 +26,8 @@ pub enum Reason {
     Lost,
     /// What was asked for cannot be given: a TTL of zero or above the cap.
     Invalid,
+    /// The client was shut down.
+    ShutDown,
 }
 
 impl Reason {
@@ -43,6 +45,7 @@ impl Reason {
             Self::Expired => "Expired",
             Self::Lost => "Lost",
             Self::Invalid => "Invalid",
+            Self::ShutDown => "ShutDown",
         }
     }
 }
@@ -151,6 +154,9 @@ pub enum Error {
     /// The TTL is zero, above a node's cap, or otherwise not to be had.
     #[error("{0}")]
     Invalid(String),
+    /// The client was shut down. What it had asked for is being given back.
+    #[error("the client was shut down")]
+    ShutDown,
 }
 
 fn list(failures: &[NodeFailure]) -> String {
@@ -169,6 +175,7 @@ impl Error {
             Self::Expired => Reason::Expired,
             Self::Lost { .. } => Reason::Lost,
             Self::Invalid(_) => Reason::Invalid,
+            Self::ShutDown => Reason::ShutDown,
         }
     }
 }

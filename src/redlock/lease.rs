@@ -207,12 +207,18 @@ impl Lease {
     /// background if the future is dropped.
     pub async fn release(self) -> Released {
         let (done, released) = oneshot::channel();
-        if self.order.send(Order::Release(done)).is_err() {
-            // The watchdog has ended by itself: the lease was lost, and what was left of it is being deleted.
-            return Released::AlreadyExpired;
+        // The watchdog may have ended by itself, or end before it reads the order.
+        if self.order.send(Order::Release(done)).is_ok()
+            && let Ok(released) = released.await
+        {
+            return released;
         }
-        // The watchdog may end before it reads the order, for the same reason.
-        released.await.unwrap_or(Released::AlreadyExpired)
+        match *self.state.borrow() {
+            // What was left of it is being deleted.
+            LeaseState::Lost(_) => Released::AlreadyExpired,
+            // By a shutdown of the client or of the runtime.
+            LeaseState::Released | LeaseState::Held(_) => Released::Unknown,
+        }
     }
 
     /// Stops renewing and leaves the lock on the nodes as it is, for another process to [adopt](super::Client::adopt). This

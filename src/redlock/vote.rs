@@ -61,6 +61,9 @@ enum Outcome {
 }
 
 async fn hold_vote<N: Node>(client: &Client<N>, key: &LockKey, options: &LeaseOptions) -> Result<Outcome, Error> {
+    if client.closing().is_cancelled() {
+        return Err(Error::ShutDown);
+    }
     let owner = Owner::new(options.identity.clone(), client.propose_token(key)?);
     let bid = Arc::new(Bid { key: key.clone(), owner, ttl: options.ttl });
     // Whatever happens from here to the grant, also that this future is dropped, is undone on the nodes.
@@ -91,6 +94,9 @@ async fn hold_vote<N: Node>(client: &Client<N>, key: &LockKey, options: &LeaseOp
                 let left = valid_until.saturating_duration_since(Instant::now());
                 if left.is_zero() || left < options.min_validity {
                     return Err(Error::TooSlow { left, needed: options.min_validity });
+                }
+                if client.closing().is_cancelled() {
+                    return Err(Error::ShutDown);
                 }
                 undo.nodes.clear();
                 let grant = Grant { acquired_at: sent_at, renewed_at: sent_at, valid_until, votes: yes, renewals: 0 };

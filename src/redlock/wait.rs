@@ -9,7 +9,7 @@ use futures::stream::StreamExt as _;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::client::{Client, Wait, finish_in_background, most_shown};
+use super::client::{Client, Wait, most_shown};
 use super::error::{Error, NodeError};
 use super::key::LockKey;
 use super::lease::{Lease, LeaseOptions};
@@ -28,6 +28,19 @@ const STRAGGLERS: Duration = Duration::from_millis(10);
 
 /// Takes the lock, waiting for it.
 pub(super) async fn acquire<N: Node>(
+    client: &Client<N>,
+    key: &LockKey,
+    options: &LeaseOptions,
+    wait: Wait,
+) -> Result<Lease, Error> {
+    tokio::select! {
+        biased;
+        () = client.closing().cancelled() => Err(Error::ShutDown),
+        granted = contend(client, key, options, wait) => granted,
+    }
+}
+
+async fn contend<N: Node>(
     client: &Client<N>,
     key: &LockKey,
     options: &LeaseOptions,
@@ -52,8 +65,8 @@ pub(super) async fn acquire<N: Node>(
         // What was heard before this attempt is in what it finds; what is heard from here on is not.
         releases.forget();
         let error = match vote::acquire(client, key, options).await {
-            Ok(granted) => return Ok(watchdog::start(client.clone(), granted, options.renewal)),
-            Err(error @ Error::Invalid(_)) => return Err(error),
+            Ok(granted) => return Ok(watchdog::start(client, granted, options.renewal)),
+            Err(error @ (Error::Invalid(_) | Error::ShutDown)) => return Err(error),
             Err(error) => error,
         };
         let (error, pause) = match error {
@@ -166,7 +179,7 @@ impl Releases {
                 break;
             }
         }
-        finish_in_background(answers);
+        client.finish_in_background(answers);
     }
 
     fn forget(&mut self) {

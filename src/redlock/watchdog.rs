@@ -21,13 +21,13 @@ use super::vote::{Bid, Granted};
 const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(150));
 
 /// Starts the watchdog of a grant.
-pub(super) fn start<N: Node>(client: Client<N>, granted: Granted, renewal: Renewal) -> Lease {
+pub(super) fn start<N: Node>(client: &Client<N>, granted: Granted, renewal: Renewal) -> Lease {
     let Granted { bid, grant, late } = granted;
     let (sender, state) = watch::channel(LeaseState::Held(grant));
     let (order, orders) = oneshot::channel();
     let lease = Lease::new(bid.key.clone(), bid.owner.clone(), state, order);
-    let watchdog = Watchdog { client, bid, renewal, state: sender };
-    tokio::spawn(async move { watchdog.run(orders, late).await });
+    let watchdog = Watchdog { client: client.clone(), bid, renewal, state: sender };
+    client.spawn(async move { watchdog.run(orders, late).await });
     lease
 }
 
@@ -55,7 +55,9 @@ impl<N: Node> Watchdog<N> {
         let end = tokio::select! {
             // An order comes first: nothing is renewed once a release was asked for.
             biased;
-            order = &mut orders => Err(order),
+            order = &mut orders => Err(order.ok()),
+            // As if the lease were dropped.
+            () = self.client.closing().cancelled() => Err(None),
             loss = self.keep(late) => Ok(loss),
         };
         match end {
@@ -64,13 +66,13 @@ impl<N: Node> Watchdog<N> {
                 // A minority of nodes may still hold it: the next holder need not wait for them.
                 self.client.give_back(&self.bid, (0..self.client.nodes().len()).collect(), true);
             }
-            Err(Ok(Order::Abandon)) => self.end(LeaseState::Released),
-            Err(Ok(Order::Release(done))) => {
+            Err(Some(Order::Abandon)) => self.end(LeaseState::Released),
+            Err(Some(Order::Release(done))) => {
                 // Whoever asked may have gone meanwhile.
                 let _ = done.send(self.release().await);
             }
             // The lease was dropped.
-            Err(Err(_)) => drop(self.release().await),
+            Err(None) => drop(self.release().await),
         }
     }
 

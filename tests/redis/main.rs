@@ -9,4 +9,5 @@ mod faults;
 mod keep;
 mod keeper;
 mod server;
+mod shutdown;
 mod waiting;

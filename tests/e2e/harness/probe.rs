@@ -65,10 +65,12 @@ impl Probe {
         }
     }
 
-    /// Waits until a question that is sent from now on is answered by each of these masters.
+    /// Waits until a question that is sent from now on is answered by each of these masters (that it cannot be asked is no
+    /// answer).
     pub async fn catch_up(&self, masters: &[usize]) {
         let now = Instant::now();
-        let fresh = |m: &usize| self.seen.lock().unwrap().iter().any(|s| s.master == *m && s.sent > now);
+        let fresh =
+            |m: &usize| self.seen.lock().unwrap().iter().any(|s| s.master == *m && s.sent > now && s.said.is_ok());
         while !masters.iter().all(fresh) {
             assert!(now.elapsed() < super::LIMIT, "masters {masters:?} do not answer the probe");
             tokio::time::sleep(EVERY).await;
@@ -131,7 +133,8 @@ impl Record {
         let last = answers.iter().rposition(|(_, said)| said.is_some_and(|o| o.owner == owner));
         let last = last.unwrap_or_else(|| panic!("master {master} never had the key for {owner}"));
         let (before, said) = answers[last];
-        let (after, _) = answers.get(last + 1).unwrap_or_else(|| panic!("master {master} has the key still"));
+        let (after, _) =
+            answers.get(last + 1).unwrap_or_else(|| panic!("master {master} has the key still: {before:?}"));
         let expiry = before.sent + said.map(|o| o.left).unwrap_or_default();
         assert!(after.received < expiry, "on master {master} the key may have expired: {before:?} {after:?}");
     }
