@@ -18,8 +18,8 @@ pub const ROOT_KEY: &str = "key";
 pub const CONFIG_KEY: &str = "redis.conf";
 
 /// What a client of a namespace may run besides reading and writing its locks: no administration, no other key space.
-const CLIENT_COMMANDS: &str = "+set +get +del +pttl +pexpire +zadd +zscore +publish +subscribe +unsubscribe +ping +hello +auth +info \
-     +evalsha +eval +client|setname +client|id";
+const CLIENT_COMMANDS: &str = "+set +get +del +pttl +pexpire +zadd +zscore +zrank +zrem +zpopmin +time +publish +subscribe \
+     +unsubscribe +ping +hello +auth +info +evalsha +eval +client|setname +client|id";
 
 /// The secret of a cluster, from which all its passwords follow: 32 random bytes.
 #[derive(Clone, PartialEq, Eq)]
@@ -112,8 +112,8 @@ pub(super) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0xf)]).collect()
 }
 
-/// Arguments of `ACL SETUSER <user>` for the clients of a namespace. They may touch the namespace's locks, fences and channels,
-/// and read the armed marker.
+/// Arguments of `ACL SETUSER <user>` for the clients of a namespace. They may touch the namespace's locks, fences, queues and
+/// channels, and read the armed marker.
 ///
 /// `knows_setinfo`: the server has `CLIENT SETINFO` (Redis 7.2, every Valkey). An older one refuses the whole rule for it.
 #[must_use]
@@ -122,6 +122,7 @@ pub fn client_rules(namespace: &str, password: &Password, knows_setinfo: bool) -
     rules.push(format!("#{}", password.digest()));
     rules.push(format!("~redlock:{namespace}/*"));
     rules.push(format!("~redlock:{namespace}#fences"));
+    rules.push(format!("~redlock:{namespace}#queue/*"));
     rules.push(format!("%R~{ARMED_KEY}"));
     rules.push(format!("&redlock:{namespace}/*"));
     rules.extend(CLIENT_COMMANDS.split_whitespace().map(str::to_owned));
@@ -187,7 +188,16 @@ mod tests {
         let rules = client_rules("billing", &RootKey([0; 32]).client_password("billing"), true);
         assert_eq!(rules[..2], ["reset", "on"]);
         let reach: Vec<_> = rules.iter().filter(|r| r.contains("redlock:")).map(String::as_str).collect();
-        assert_eq!(reach, ["~redlock:billing/*", "~redlock:billing#fences", "%R~redlock:armed", "&redlock:billing/*"]);
+        assert_eq!(
+            reach,
+            [
+                "~redlock:billing/*",
+                "~redlock:billing#fences",
+                "~redlock:billing#queue/*",
+                "%R~redlock:armed",
+                "&redlock:billing/*"
+            ]
+        );
         assert!(
             rules.iter().all(|r| !r.contains('@') && r != "+acl" && r != "+flushall" && r != "+config"),
             "{rules:?}"

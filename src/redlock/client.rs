@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -16,13 +16,14 @@ use super::error::{Error, NodeError, NodeFailure};
 use super::fence::{Token, TokenClock};
 use super::key::LockKey;
 use super::lease::{Grant, Lease, LeaseOptions};
-use super::node::{Kept, Node, Reading};
+use super::line::Lines;
+use super::node::{Freed, Kept, Node, Place, Reading};
 use super::owner::Owner;
 use super::quorum::{Decision, Quorum};
 use super::redis_node::RedisNode;
 use super::validity::{drift, valid_until};
 use super::vote::{self, Bid};
-use super::wait;
+use super::wait::{self, HEAD_START, Session};
 use super::watchdog;
 
 /// How long to wait for a lock that another holds.
@@ -77,8 +78,10 @@ struct Inner<N> {
     background: TaskTracker,
     /// Cancelled by the shutdown.
     closing: CancellationToken,
-    /// Who of this process contends for a key, in order of arrival.
-    turns: Mutex<HashMap<LockKey, Weak<tokio::sync::Mutex<()>>>>,
+    /// Who of this process contends for which lock.
+    lines: Arc<Lines<Session>>,
+    /// When a release of this client passed a lock on to one who waited.
+    passed: Mutex<HashMap<LockKey, Instant>>,
 }
 
 /// One clock for the whole process: two of its clients never propose the same token.
@@ -121,7 +124,8 @@ impl<N: Node> Client<N> {
                 environment,
                 background: TaskTracker::new(),
                 closing: CancellationToken::new(),
-                turns: Mutex::default(),
+                lines: Arc::default(),
+                passed: Mutex::default(),
             }),
         }
     }
@@ -177,8 +181,9 @@ impl<N: Node> Client<N> {
         Ok(watchdog::start(self, granted, options.renewal))
     }
 
-    /// Takes the lock, waiting while another holds it or too few nodes answer. Contenders of this process get it in the
-    /// order in which they asked. When the time is over, the error is the last attempt's.
+    /// Takes the lock, waiting while another holds it or too few nodes answer. Contenders get it by priority, then in the
+    /// order in which they asked; those of other processes as far as the nodes' queues can be reached. When the time is over,
+    /// the error is the last attempt's.
     pub async fn acquire(&self, key: &LockKey, options: &LeaseOptions, wait: Wait) -> Result<Lease, Error> {
         wait::acquire(self, key, options, wait).await
     }
@@ -219,11 +224,14 @@ impl<N: Node> Client<N> {
     pub async fn release(&self, key: &LockKey, owner: &Owner) -> Released {
         let bid = Arc::new(Bid { key: key.clone(), owner: owner.clone(), ttl: Duration::ZERO });
         let mut answers = self.ask_release(&bid, (0..self.nodes().len()).collect(), true);
-        let (mut held, mut not_held) = (0, 0);
+        let (mut held, mut not_held, mut passed) = (0, 0, false);
         let decision = loop {
             match answers.next().await {
-                Some((_, Ok(true))) => held += 1,
-                Some((_, Ok(false))) => not_held += 1,
+                Some((_, Ok(Freed::No))) => not_held += 1,
+                Some((_, Ok(freed))) => {
+                    held += 1;
+                    passed |= freed == Freed::Passed;
+                }
                 Some((_, Err(_))) => {}
                 None => break Decision::Open,
             }
@@ -233,6 +241,9 @@ impl<N: Node> Client<N> {
             }
         };
         self.finish_in_background(answers);
+        if passed {
+            self.note_passed(key);
+        }
         match decision {
             Decision::Yes => Released::Held,
             Decision::No => Released::AlreadyExpired,
@@ -249,7 +260,7 @@ impl<N: Node> Client<N> {
         let failures: Vec<_> =
             (0..).zip(&readings).filter_map(|(i, r)| r.as_ref().err().map(|e| self.failure(i, e.clone()))).collect();
         let answered = readings.len() - failures.len();
-        let Some((holder, votes)) = most_shown(&readings) else {
+        let Some((holder, votes)) = most_shown(readings.iter().flatten()) else {
             return if quorum.is_reached_by(answered) {
                 Ok(Observation { fence, failures, ..Observation::default() })
             } else {
@@ -306,17 +317,30 @@ impl<N: Node> Client<N> {
         shortest + self.inner.environment.random_up_to(longest.saturating_sub(shortest))
     }
 
-    /// The turn of this process's contenders for a key.
-    pub(super) fn turn(&self, key: &LockKey) -> Arc<tokio::sync::Mutex<()>> {
+    /// Takes note of a token seen on a node.
+    pub(super) fn observe_token(&self, key: &LockKey, token: Token) {
+        self.inner.tokens.observe(key.namespace(), token);
+    }
+
+    /// Who of this process contends for which lock.
+    pub(super) fn lines(&self) -> &Arc<Lines<Session>> {
+        &self.inner.lines
+    }
+
+    fn passed(&self) -> MutexGuard<'_, HashMap<LockKey, Instant>> {
         // The map is only looked up and added to: a panic cannot leave it half changed.
-        let mut turns = self.inner.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(turn) = turns.get(key).and_then(Weak::upgrade) {
-            return turn;
-        }
-        turns.retain(|_, turn| turn.strong_count() > 0);
-        let turn = Arc::default();
-        turns.insert(key.clone(), Arc::downgrade(&turn));
-        turn
+        self.inner.passed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note_passed(&self, key: &LockKey) {
+        let mut passed = self.passed();
+        passed.retain(|_, at| at.elapsed() < HEAD_START);
+        passed.insert(key.clone(), Instant::now());
+    }
+
+    /// Whether this client has just passed the lock on to one who waited: who asks again now goes to the end of the queue.
+    pub(super) fn has_just_passed(&self, key: &LockKey) -> bool {
+        self.passed().get(key).is_some_and(|at| at.elapsed() < HEAD_START)
     }
 
     /// Limit on one call to one node.
@@ -352,7 +376,7 @@ impl<N: Node> Client<N> {
         bid: &Arc<Bid>,
         indexes: Vec<usize>,
         wake: bool,
-    ) -> Answers<impl Future<Output = (usize, Result<bool, NodeError>)> + Send + 'static + use<N>> {
+    ) -> Answers<impl Future<Output = (usize, Result<Freed, NodeError>)> + Send + 'static + use<N>> {
         let deadline = Instant::now() + self.inner.node_timeout;
         self.ask(indexes, |nodes, index| {
             let bid = Arc::clone(bid);
@@ -360,14 +384,34 @@ impl<N: Node> Client<N> {
         })
     }
 
-    /// Deletes what is left of a grant, in the background. The requests are on their way when this returns, so that a
-    /// next attempt on the same connections comes after them.
+    /// Deletes what is left of a grant, in the background.
     pub(super) fn give_back(&self, bid: &Arc<Bid>, indexes: Vec<usize>, wake: bool) {
+        self.send_in_background(|| self.ask_release(bid, indexes, wake));
+    }
+
+    /// Takes a place off the queues of some nodes, in the background.
+    pub(super) fn leave_queue(&self, key: &LockKey, place: &Arc<Place>, indexes: Vec<usize>) {
+        self.send_in_background(|| {
+            let (key, deadline) = (Arc::new(key.clone()), Instant::now() + self.inner.node_timeout);
+            self.ask(indexes, |nodes, index| {
+                let (key, place) = (Arc::clone(&key), Arc::clone(place));
+                async move { nodes[index].dequeue(&key, &place, deadline).await }
+            })
+        });
+    }
+
+    /// Makes calls that nobody waits for. The requests are on their way when this returns, so that a next attempt on the
+    /// same connections comes after them.
+    fn send_in_background<F>(&self, call: impl FnOnce() -> Answers<F>)
+    where
+        F: Future + Send + 'static,
+        F::Output: Send,
+    {
         // Outside a runtime (its shutdown drops leases) nothing can be sent: the keys expire.
         if tokio::runtime::Handle::try_current().is_err() {
             return;
         }
-        let mut answers = self.ask_release(bid, indexes, wake);
+        let mut answers = call();
         while let Some(Some(_)) = answers.next().now_or_never() {}
         self.finish_in_background(answers);
     }
@@ -388,9 +432,9 @@ impl<N: Node> Client<N> {
 pub(super) type Answers<F> = FuturesUnordered<F>;
 
 /// The owner that the most nodes show, and how many.
-pub(super) fn most_shown(readings: &[Result<Reading, NodeError>]) -> Option<(String, usize)> {
+pub(super) fn most_shown<'a>(readings: impl Iterator<Item = &'a Reading>) -> Option<(String, usize)> {
     let mut shown: HashMap<&str, usize> = HashMap::new();
-    for owner in readings.iter().flatten().filter_map(|r| r.owner.as_deref()) {
+    for owner in readings.filter_map(|r| r.owner.as_deref()) {
         *shown.entry(owner).or_default() += 1;
     }
     // Of two with as many nodes the larger text, so that the answer does not depend on the map's order.

@@ -5,8 +5,9 @@ use std::fmt;
 /// A lock's name: a namespace and a name within it.
 ///
 /// On a node the key `redlock:<namespace>/<name>` holds the owner, and the channel of the same name carries releases; the
-/// sorted set `redlock:<namespace>#fences` holds the last fencing token of each lock of the namespace. A namespace has
-/// neither `/` nor `#`, so no lock's key can be another's, nor the set of another namespace.
+/// sorted set `redlock:<namespace>#fences` holds the last fencing token of each lock of the namespace, and the sorted set
+/// `redlock:<namespace>#queue/<name>` those who wait for this one. A namespace has neither `/` nor `#`, so no lock's key can
+/// be another's, nor a set of any namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockKey {
     redis_key: String,
@@ -66,6 +67,13 @@ impl LockKey {
     pub fn fences_key(&self) -> String {
         format!("{}#fences", &self.redis_key[..self.namespace_end])
     }
+
+    /// The sorted set of those who wait for the lock.
+    #[must_use]
+    pub fn queue_key(&self) -> String {
+        let (namespace, name) = self.redis_key.split_at(self.namespace_end);
+        format!("{namespace}#queue{name}")
+    }
 }
 
 impl fmt::Display for LockKey {
@@ -83,6 +91,7 @@ mod tests {
         let key = LockKey::new("billing", "reports/nightly").unwrap();
         assert_eq!(key.redis_key(), "redlock:billing/reports/nightly");
         assert_eq!(key.fences_key(), "redlock:billing#fences");
+        assert_eq!(key.queue_key(), "redlock:billing#queue/reports/nightly");
         assert_eq!((key.namespace(), key.name()), ("billing", "reports/nightly"));
         assert_eq!(key.to_string(), "billing/reports/nightly");
     }

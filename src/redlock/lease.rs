@@ -14,6 +14,8 @@ use super::owner::Owner;
 const SHORTEST_TTL: Duration = Duration::from_millis(10);
 /// Above this, a time to live is a mistake.
 const LONGEST_TTL: Duration = Duration::from_secs(366 * 24 * 3600);
+/// What a place in a queue has bits for.
+const PRIORITIES: std::ops::RangeInclusive<i16> = -1000..=1000;
 /// More often nobody can renew.
 const SHORTEST_PERIOD: Duration = Duration::from_millis(1);
 
@@ -38,6 +40,8 @@ pub struct LeaseOptions {
     pub renewal: Renewal,
     /// Validity that the caller needs at least; less is given back.
     pub min_validity: Duration,
+    /// Of those that wait for the lock the highest priority gets it first: -1000 to 1000, 0 by default.
+    pub priority: i16,
 }
 
 impl LeaseOptions {
@@ -45,7 +49,7 @@ impl LeaseOptions {
     #[must_use]
     pub fn new(identity: impl Into<String>, ttl: Duration) -> Self {
         let renewal = Renewal::Every(ttl / 3);
-        Self { identity: identity.into(), ttl, renewal, min_validity: Duration::ZERO }
+        Self { identity: identity.into(), ttl, renewal, min_validity: Duration::ZERO, priority: 0 }
     }
 
     /// Refuses what could not work.
@@ -60,6 +64,9 @@ impl LeaseOptions {
         }
         if self.ttl < SHORTEST_TTL || self.ttl > LONGEST_TTL {
             return invalid(format!("a TTL of {:?} is not between {SHORTEST_TTL:?} and {LONGEST_TTL:?}", self.ttl));
+        }
+        if !PRIORITIES.contains(&self.priority) {
+            return invalid(format!("priority {} is not between -1000 and 1000", self.priority));
         }
         match self.renewal {
             Renewal::Every(period) if period < SHORTEST_PERIOD || period >= self.ttl => {
@@ -245,6 +252,8 @@ mod tests {
             (LeaseOptions::new("a", Duration::ZERO), "TTL"),
             (LeaseOptions::new("a", Duration::from_millis(9)), "TTL"),
             (LeaseOptions::new("a", Duration::MAX), "TTL"),
+            (LeaseOptions { priority: 1001, ..good.clone() }, "priority"),
+            (LeaseOptions { priority: i16::MIN, ..good.clone() }, "priority"),
             (LeaseOptions { renewal: Renewal::Every(Duration::ZERO), ..good.clone() }, "renewed"),
             (LeaseOptions { renewal: Renewal::Every(second), ..good.clone() }, "renewed"),
         ] {

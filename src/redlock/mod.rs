@@ -8,8 +8,8 @@
 //! - [`error`]: what can go wrong, which node said so, and the bounded words for it
 //! - [`environment`]: wall clock and randomness
 //! - [`node`]: what the engine asks of a node; [`redis_node`]: a Redis server as such
-//! - [`client`]: acquire, renew, release and read by majority; its private parts `vote` (one vote on a grant) and `wait` (for
-//!   a lock that another holds)
+//! - [`client`]: acquire, renew, release and read by majority; its private parts `vote` (one vote on a grant), `wait` (for
+//!   a lock that another holds) and `line` (of this process's contenders)
 //! - [`lease`]: a held lock, as its holder sees it; its private part `watchdog` keeps it
 
 pub mod client;
@@ -18,6 +18,7 @@ pub mod error;
 pub mod fence;
 pub mod key;
 pub mod lease;
+mod line;
 pub mod node;
 pub mod owner;
 pub mod quorum;

@@ -1,8 +1,9 @@
-//! What the engine asks of a node: six calls, each answered for itself.
+//! What the engine asks of a node: a few calls, each answered for itself.
 //!
 //! The engine is generic over this trait, so that the same code runs on Redis servers and on simulated nodes.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -46,6 +47,66 @@ pub struct Reading {
     pub fence: Option<Token>,
 }
 
+/// A node's answer to [`Node::release`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freed {
+    /// The key was not this owner's. Nothing was changed.
+    No,
+    /// It was deleted, and nobody waited for it, as far as the node knows.
+    Yes,
+    /// It was deleted, and who is first in the queue was told.
+    Passed,
+}
+
+/// The place of one that waits for a lock, in the queue that a node keeps for it.
+///
+/// The queue is a hint: it says who shall try first when the lock is released, and no more. Mutual exclusion never depends
+/// on it, and a place is worth nothing but a message.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Who waits: unique, in the form of an owner.
+    pub waiter: Arc<str>,
+    /// Higher goes first.
+    pub priority: i16,
+    /// Since when it waits. A node counts that back on its own clock, so that the clocks of those who wait do not matter.
+    pub since: Instant,
+}
+
+/// A node's answer to [`Node::enqueue`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Queued {
+    /// What the node knows of the lock.
+    pub reading: Reading,
+    /// How many wait before this one.
+    pub ahead: usize,
+}
+
+/// What one who [waits](Node::subscribe) hears from a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// Which node, by the index given when subscribing.
+    pub node: usize,
+    /// What it said.
+    pub news: News,
+}
+
+/// News of a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum News {
+    /// It was released.
+    Released {
+        /// Token of the grant that ended: tells the messages of several releases apart.
+        token: Token,
+        /// Who was first in the node's queue, and was taken off it.
+        next: Option<Box<str>>,
+    },
+    /// The connection was broken: releases may have been missed.
+    Gap,
+}
+
+/// How long a node keeps a queue that nobody enters (or enters anew) any more.
+pub const QUEUE_LIFETIME: Duration = Duration::from_secs(5);
+
 /// An independent master that keeps locks. Every call ends by `deadline` at the latest, with [`NodeError::Timeout`], and a
 /// call whose future is dropped may or may not have been executed.
 pub trait Node: Send + Sync + 'static {
@@ -79,25 +140,42 @@ pub trait Node: Send + Sync + 'static {
         deadline: Instant,
     ) -> impl Future<Output = Result<Kept, NodeError>> + Send;
 
-    /// Deletes the key if it is `owner`'s, and with `wake` wakes those who wait for it. Answers whether it was.
+    /// Deletes the key if it is `owner`'s, and with `wake` takes the first off the queue and tells all who listen who that
+    /// is.
     fn release(
         &self,
         key: &LockKey,
         owner: &Owner,
         wake: bool,
         deadline: Instant,
-    ) -> impl Future<Output = Result<bool, NodeError>> + Send;
+    ) -> impl Future<Output = Result<Freed, NodeError>> + Send;
 
     /// Reads owner, remaining time and fence.
     fn read(&self, key: &LockKey, deadline: Instant) -> impl Future<Output = Result<Reading, NodeError>> + Send;
 
-    /// Sends `index` to `wake` at each release of the key on this node, from the moment the call returns until the
-    /// receiver is closed.
+    /// Enters the lock's queue, or keeps the place that it has there, and reads the lock in the same go.
+    fn enqueue(
+        &self,
+        key: &LockKey,
+        place: &Place,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<Queued, NodeError>> + Send;
+
+    /// Leaves the lock's queue.
+    fn dequeue(
+        &self,
+        key: &LockKey,
+        place: &Place,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<(), NodeError>> + Send;
+
+    /// Sends the news of the lock on this node to `wake`, as those of node `index`, from the moment the call returns until
+    /// the receiver is closed.
     fn subscribe(
         &self,
         key: &LockKey,
         index: usize,
-        wake: mpsc::UnboundedSender<usize>,
+        wake: mpsc::UnboundedSender<Heard>,
         deadline: Instant,
     ) -> impl Future<Output = Result<(), NodeError>> + Send;
 }

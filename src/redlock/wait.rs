@@ -1,6 +1,11 @@
-//! Waiting for a lock that another holds: woken by its release, and never asleep for longer than a second.
+//! Waiting for a lock that another holds: in its queue, woken by its release, and never asleep for longer than a second.
+//!
+//! One contender of a process [at a time](super::line) waits on the nodes for all of them. It listens for releases, then enters
+//! the lock's queue on each node. A release names who was first in that queue: that one tries at once, the others give it a
+//! head start. The queue is a hint and no more: who is named by mistake, or tries out of turn, is still only granted by a
+//! majority of votes; and who never hears anything tries when the lease that it saw has ended.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +16,16 @@ use tokio::time::Instant;
 
 use super::client::{Client, Wait, most_shown};
 use super::error::{Error, NodeError};
+use super::fence::Token;
 use super::key::LockKey;
 use super::lease::{Lease, LeaseOptions};
-use super::node::{Node, Reading};
+use super::node::{Heard, News, Node, Place, Queued, Reading};
+use super::owner::Owner;
+use super::quorum::Quorum;
 use super::vote;
 use super::watchdog;
 
-/// Longest time between two attempts. Messages can be missed, and a client of another library sends none.
+/// Longest time between two looks at the lock. Messages can be missed, and a client of another library sends none.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Shortest bound of the pause after contenders split the votes; it doubles with each split.
 const SPLIT_PAUSE: Duration = Duration::from_millis(4);
@@ -25,6 +33,16 @@ const SPLIT_PAUSE: Duration = Duration::from_millis(4);
 const OUTAGE_PAUSE: Duration = Duration::from_millis(50);
 /// How long the releases of the other nodes are waited for after the first one's.
 const STRAGGLERS: Duration = Duration::from_millis(10);
+/// How long whoever is first in the queue has the lock to itself after a release. What a dead one costs the others.
+pub(super) const HEAD_START: Duration = Duration::from_millis(50);
+/// How much later than the one before each in the queue tries when the lease of a dead holder ends.
+const STAGGER: Duration = Duration::from_millis(5);
+
+/// What the contenders of a process pass on along their line: news of the lock, while somebody listens.
+#[derive(Debug, Default)]
+pub(super) struct Session {
+    news: Option<mpsc::UnboundedReceiver<Heard>>,
+}
 
 /// Takes the lock, waiting for it.
 pub(super) async fn acquire<N: Node>(
@@ -33,6 +51,7 @@ pub(super) async fn acquire<N: Node>(
     options: &LeaseOptions,
     wait: Wait,
 ) -> Result<Lease, Error> {
+    options.check()?;
     tokio::select! {
         biased;
         () = client.closing().cancelled() => Err(Error::ShutDown),
@@ -46,53 +65,38 @@ async fn contend<N: Node>(
     options: &LeaseOptions,
     wait: Wait,
 ) -> Result<Lease, Error> {
+    let since = Instant::now();
     let deadline = match wait {
         Wait::Forever => None,
         // A time beyond the clock's end is for ever.
-        Wait::For(time) => Instant::now().checked_add(time),
+        Wait::For(time) => since.checked_add(time),
     };
-    // Of this process's contenders only one asks the nodes: the others would split the votes with it.
-    let Some(_turn) = until(deadline, client.turn(key).lock_owned()).await else {
+    let Some(mut turn) = until(deadline, client.lines().turn(key, options.priority)).await else {
         return Err(Error::Contended { holder: None, remaining: None });
     };
-    let mut releases = Releases::default();
+    // Others wait: to try first would be to overtake them.
+    let others_wait = turn.session.news.is_some() || client.has_just_passed(key);
+    let mut contender = Contender { client, key, options, since, place: None, session: &mut turn.session };
+    let mut next = if others_wait { Next::Look } else { Next::Try };
     let mut failures = 0;
-    let jittered = |first, failures| {
-        let (shortest, longest) = pause_bounds(first, failures);
-        client.random_between(shortest, longest)
-    };
     loop {
-        // What was heard before this attempt is in what it finds; what is heard from here on is not.
-        releases.forget();
-        let error = match vote::acquire(client, key, options).await {
-            Ok(granted) => return Ok(watchdog::start(client, granted, options.renewal)),
-            Err(error @ (Error::Invalid(_) | Error::ShutDown)) => return Err(error),
-            Err(error) => error,
+        let (error, pause) = match next {
+            Next::Try => match contender.attempt().await {
+                Ok(lease) => return Ok(lease),
+                Err(Error::Contended { .. }) => {
+                    next = Next::Look;
+                    continue;
+                }
+                Err(error @ (Error::Invalid(_) | Error::ShutDown)) => return Err(error),
+                Err(error) => (error, Pause::then_try(contender.jittered(OUTAGE_PAUSE, failures))),
+            },
+            Next::Look => contender.look(failures).await?,
         };
-        let (error, pause) = match error {
-            Error::Contended { .. } if !releases.are_heard() => {
-                releases.listen(client, key).await;
-                // It may have been released before we listened.
-                continue;
-            }
-            Error::Contended { .. } => {
-                let look = Look::at(client, key).await;
-                let pause = match look.free_in {
-                    Some(free_in) => {
-                        failures = 0;
-                        free_in.min(jittered(LONGEST_PAUSE, 0))
-                    }
-                    None => jittered(SPLIT_PAUSE, failures),
-                };
-                releases.needed = look.needed;
-                (Error::Contended { holder: look.holder, remaining: look.free_in }, pause)
-            }
-            error => (error, jittered(OUTAGE_PAUSE, failures)),
+        failures = if pause.is_orderly { 0 } else { failures + 1 };
+        next = match until(deadline, contender.pause(pause)).await {
+            Some(next) => next,
+            None => return Err(error),
         };
-        failures += 1;
-        if until(deadline, releases.heard_within(pause)).await.is_none() {
-            return Err(error);
-        }
     }
 }
 
@@ -111,165 +115,326 @@ fn pause_bounds(first: Duration, failures: u32) -> (Duration, Duration) {
     (bound / 2, bound)
 }
 
-/// Why an attempt found the lock taken.
-struct Look {
-    /// Who holds it: the owner on the most nodes.
-    holder: Option<String>,
-    /// When a majority of nodes will be free unless the holder renews; `None` if nobody holds it, but contenders split
-    /// the votes.
-    free_in: Option<Duration>,
-    /// Releases to be heard until a majority is free.
-    needed: usize,
+/// What to do after a pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// Ask for the lock.
+    Try,
+    /// Look who has it, and where in the queue this one is.
+    Look,
 }
 
-impl Look {
-    async fn at<N: Node>(client: &Client<N>, key: &LockKey) -> Self {
-        Self::judge(client.quorum().votes_needed(), &client.survey(key).await)
-    }
+/// How long to wait for a release.
+#[derive(Clone, Copy, Debug)]
+struct Pause {
+    /// At most so long.
+    length: Duration,
+    /// What then.
+    then: Next,
+    /// Nodes that must have told of the release, so that a majority is free.
+    needed: usize,
+    /// Releases of earlier grants are no news.
+    from: Option<Token>,
+    /// It is for another who holds the lock or goes first, not for a vote or an answer that failed.
+    is_orderly: bool,
+}
 
-    fn judge(majority: usize, readings: &[Result<Reading, NodeError>]) -> Self {
-        let silent = readings.iter().filter(|r| r.is_err()).count();
-        let free = readings.iter().flatten().filter(|r| r.owner.is_none()).count();
-        let needed = majority.saturating_sub(free).max(1);
-        let Some((holder, nodes)) = most_shown(readings) else { return Self { holder: None, free_in: None, needed } };
-        if nodes + silent < majority {
-            return Self { holder: Some(holder), free_in: None, needed };
+impl Pause {
+    fn then_try(length: Duration) -> Self {
+        Self { length, then: Next::Try, needed: 1, from: None, is_orderly: false }
+    }
+}
+
+/// The one of this process that waits on the nodes.
+struct Contender<'a, N: Node> {
+    client: &'a Client<N>,
+    key: &'a LockKey,
+    options: &'a LeaseOptions,
+    since: Instant,
+    place: Option<Entered<'a, N>>,
+    session: &'a mut Session,
+}
+
+impl<N: Node> Contender<'_, N> {
+    async fn attempt(&mut self) -> Result<Lease, Error> {
+        // What was heard before is in what the attempt finds.
+        while let Some(Ok(heard)) = self.session.news.as_mut().map(mpsc::UnboundedReceiver::try_recv) {
+            self.note(&heard);
         }
-        // A node that does not answer, or holds a key without end, is not counted on.
-        let mut left: Vec<_> = readings
-            .iter()
-            .map(|r| match r {
-                Ok(Reading { owner: None, .. }) => Duration::ZERO,
-                Ok(Reading { remaining: Some(left), .. }) => *left,
-                _ => LONGEST_PAUSE,
-            })
-            .collect();
-        left.sort_unstable();
-        // One millisecond more: a node counts in whole ones.
-        let free_in = left.get(majority - 1).map(|left| *left + Duration::from_millis(1));
-        Self { holder: Some(holder), free_in, needed }
-    }
-}
-
-/// Releases of one lock, heard from its nodes.
-#[derive(Default)]
-struct Releases {
-    heard: Option<mpsc::UnboundedReceiver<usize>>,
-    needed: usize,
-}
-
-impl Releases {
-    fn are_heard(&self) -> bool {
-        self.heard.is_some()
+        let granted = vote::acquire(self.client, self.key, self.options).await?;
+        Ok(watchdog::start(self.client, granted, self.options.renewal))
     }
 
-    /// Begins to listen on all nodes; returns once a majority listens or has failed to.
-    async fn listen<N: Node>(&mut self, client: &Client<N>, key: &LockKey) {
-        let (wake, heard) = mpsc::unbounded_channel();
-        self.heard = Some(heard);
-        let (key, deadline) = (Arc::new(key.clone()), Instant::now() + client.node_timeout());
-        let mut answers = client.ask(0..client.nodes().len(), |nodes, index| {
-            let (key, wake) = (Arc::clone(&key), wake.clone());
-            async move { (index, nodes[index].subscribe(&key, index, wake, deadline).await) }
+    /// Listens and enters the queue, if it has not before, and sees what to wait for. Fails only where no attempt can help.
+    async fn look(&mut self, failures: u32) -> Result<(Error, Pause), Error> {
+        if self.session.news.is_none() {
+            // It may have been released before anybody listened: the look comes after.
+            self.session.news = Some(listen(self.client, self.key).await);
+        }
+        let seen = self.enter().await?;
+        let Look { lock, holder, needed, ahead, .. } = Look::judge(self.client.quorum(), &seen);
+        let from = holder.as_deref().and_then(|h| h.parse::<Owner>().ok()).map(|owner| owner.token());
+        let (length, then, is_orderly) = match lock {
+            Lock::Held(free_in) => {
+                let turn = free_in.saturating_add(STAGGER * ahead);
+                let longest = self.jittered(LONGEST_PAUSE, 0);
+                if turn <= longest { (turn, Next::Try, true) } else { (longest, Next::Look, true) }
+            }
+            Lock::Free => (LONGEST_PAUSE.min(HEAD_START * ahead), Next::Try, true),
+            Lock::Split => (self.jittered(SPLIT_PAUSE, failures), Next::Try, false),
+            Lock::Unknown => (self.jittered(OUTAGE_PAUSE, failures), Next::Try, false),
+        };
+        let error = match lock {
+            Lock::Held(free_in) => Error::Contended { holder, remaining: Some(free_in) },
+            Lock::Free | Lock::Split => Error::Contended { holder, remaining: None },
+            Lock::Unknown => {
+                let failed = |(index, answer): (usize, Result<Queued, NodeError>)| {
+                    answer.err().map(|error| self.client.failure(index, error))
+                };
+                let failures: Vec<_> = (0..).zip(seen).filter_map(failed).collect();
+                self.client.no_quorum(self.client.nodes().len() - failures.len(), failures)
+            }
+        };
+        Ok((error, Pause { length, then, needed, from, is_orderly }))
+    }
+
+    /// Enters the queue on all nodes, or keeps the place there. Ends as soon as it is plain how the lock stands.
+    async fn enter(&mut self) -> Result<Vec<Result<Queued, NodeError>>, Error> {
+        let place = match &mut self.place {
+            Some(entered) => Arc::clone(&entered.place),
+            None => {
+                // A token is unique, so this is too.
+                let waiter = Owner::new(self.options.identity.clone(), self.client.propose_token(self.key)?);
+                let (waiter, priority) = (waiter.to_string().into(), self.options.priority);
+                let place = Arc::new(Place { waiter, priority, since: self.since });
+                let nodes = vec![false; self.client.nodes().len()];
+                let entered = Entered { client: self.client, key: self.key, place: Arc::clone(&place), nodes };
+                self.place = Some(entered);
+                place
+            }
+        };
+        if let Some(entered) = &mut self.place {
+            entered.nodes.fill(true);
+        }
+        let (key, deadline) = (Arc::new(self.key.clone()), Instant::now() + self.client.node_timeout());
+        let mut answers = self.client.ask(0..self.client.nodes().len(), |nodes, index| {
+            let (key, place) = (Arc::clone(&key), Arc::clone(&place));
+            async move { (index, nodes[index].enqueue(&key, &place, deadline).await) }
         });
-        let mut listening = 0;
-        while let Some((_, answer)) = answers.next().await {
-            listening += usize::from(answer.is_ok());
-            if client.quorum().is_reached_by(listening) {
+        let mut seen: Vec<Result<Queued, NodeError>> = vec![Err(NodeError::Timeout); self.client.nodes().len()];
+        while let Some((index, answer)) = answers.next().await {
+            if let Ok(Queued { reading: Reading { fence: Some(token), .. }, .. }) = answer {
+                self.client.observe_token(self.key, token);
+            }
+            seen[index] = answer;
+            if Look::judge(self.client.quorum(), &seen).is_plain {
                 break;
             }
         }
-        client.finish_in_background(answers);
+        self.client.finish_in_background(answers);
+        Ok(seen)
     }
 
-    fn forget(&mut self) {
-        while self.heard.as_mut().is_some_and(|heard| heard.try_recv().is_ok()) {}
-    }
-
-    /// Returns when so many nodes as are needed for a majority have released the lock, or after `pause`.
-    async fn heard_within(&mut self, pause: Duration) {
-        let Some(heard) = &mut self.heard else { return tokio::time::sleep(pause).await };
-        let mut nodes = HashSet::new();
-        let mut end = Instant::now() + pause;
-        while let Ok(heard) = tokio::time::timeout_at(end, heard.recv()).await {
-            let Some(node) = heard else {
-                // No node tells of releases any more. That is no release: the pause goes on, and the next attempt that
-                // finds the lock taken listens anew.
-                self.heard = None;
-                return tokio::time::sleep_until(end).await;
-            };
-            if nodes.is_empty() {
-                end = end.min(Instant::now() + STRAGGLERS);
-            }
-            nodes.insert(node);
-            if nodes.len() >= self.needed {
-                return;
+    /// Waits until a release names this one, or for so long; answers what to do then.
+    async fn pause(&mut self, mut pause: Pause) -> Next {
+        loop {
+            match self.called_within(&pause).await {
+                Call::Mine => return Next::Try,
+                Call::Missed => return Next::Look,
+                Call::None => return pause.then,
+                Call::Anothers(token) => {
+                    let length = self.client.random_between(HEAD_START, HEAD_START * 3 / 2);
+                    let needed = self.client.quorum().votes_needed();
+                    let from = Token::new(token.get() + 1);
+                    pause = Pause { length, then: Next::Look, needed, from, is_orderly: true };
+                }
             }
         }
+    }
+
+    async fn called_within(&mut self, pause: &Pause) -> Call {
+        let mut end = Instant::now() + pause.length;
+        let mut release: Option<Release> = None;
+        loop {
+            let Some(news) = &mut self.session.news else {
+                tokio::time::sleep_until(end).await;
+                return Call::None;
+            };
+            let heard = match tokio::time::timeout_at(end, news.recv()).await {
+                Ok(Some(heard)) => heard,
+                Ok(None) => {
+                    // No node tells of releases any more. That is no release: the pause goes on, and the next look listens
+                    // anew.
+                    self.session.news = None;
+                    continue;
+                }
+                Err(_) => return release.map_or(Call::None, |r| r.call()),
+            };
+            let is_mine = self.note(&heard);
+            let News::Released { token, next } = heard.news else { return Call::Missed };
+            // Late messages of an earlier release.
+            if pause.from.is_some_and(|from| token < from) || release.as_ref().is_some_and(|r| token < r.token) {
+                continue;
+            }
+            if release.as_ref().is_none_or(|r| token > r.token) {
+                release = Some(Release { token, nodes: HashMap::new() });
+                end = end.min(Instant::now() + STRAGGLERS);
+            }
+            if let Some(release) = &mut release {
+                release.nodes.insert(heard.node, next.is_none() || is_mine);
+                if release.nodes.len() >= pause.needed {
+                    return release.call();
+                }
+            }
+        }
+    }
+
+    /// Takes note of a place that a node has taken off its queue. Answers whether it was this one's.
+    fn note(&mut self, heard: &Heard) -> bool {
+        let (Some(entered), News::Released { next: Some(next), .. }) = (&mut self.place, &heard.news) else {
+            return false;
+        };
+        let is_mine = **next == *entered.place.waiter;
+        if is_mine {
+            entered.nodes[heard.node] = false;
+        }
+        is_mine
+    }
+
+    fn jittered(&self, first: Duration, failures: u32) -> Duration {
+        let (shortest, longest) = pause_bounds(first, failures);
+        self.client.random_between(shortest, longest)
+    }
+}
+
+/// Whose turn it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Call {
+    /// This one's.
+    Mine,
+    /// Another's: the grant of that token was released, and the nodes named another.
+    Anothers(Token),
+    /// That cannot be told: messages were missed.
+    Missed,
+    /// Nothing was released.
+    None,
+}
+
+/// The messages of one release.
+struct Release {
+    token: Token,
+    /// Whether each node would let this one go first.
+    nodes: HashMap<usize, bool>,
+}
+
+impl Release {
+    fn call(&self) -> Call {
+        let mine = self.nodes.values().filter(|mine| **mine).count();
+        // Nodes may differ in whom they name. Where they are equally divided all of those try.
+        if 2 * mine >= self.nodes.len() { Call::Mine } else { Call::Anothers(self.token) }
+    }
+}
+
+/// Begins to listen on all nodes; returns once a majority listens or has failed to.
+async fn listen<N: Node>(client: &Client<N>, key: &LockKey) -> mpsc::UnboundedReceiver<Heard> {
+    let (wake, heard) = mpsc::unbounded_channel();
+    let (key, deadline) = (Arc::new(key.clone()), Instant::now() + client.node_timeout());
+    let mut answers = client.ask(0..client.nodes().len(), |nodes, index| {
+        let (key, wake) = (Arc::clone(&key), wake.clone());
+        async move { (index, nodes[index].subscribe(&key, index, wake, deadline).await) }
+    });
+    let mut listening = 0;
+    while let Some((_, answer)) = answers.next().await {
+        listening += usize::from(answer.is_ok());
+        if client.quorum().is_reached_by(listening) {
+            break;
+        }
+    }
+    client.finish_in_background(answers);
+    heard
+}
+
+/// A place in the queues of those nodes, left when dropped.
+struct Entered<'a, N: Node> {
+    client: &'a Client<N>,
+    key: &'a LockKey,
+    place: Arc<Place>,
+    /// Which nodes may have it in their queue.
+    nodes: Vec<bool>,
+}
+
+impl<N: Node> Drop for Entered<'_, N> {
+    fn drop(&mut self) {
+        let nodes: Vec<_> = (0..).zip(&self.nodes).filter(|(_, has)| **has).map(|(node, _)| node).collect();
+        self.client.leave_queue(self.key, &self.place, nodes);
+    }
+}
+
+/// How a lock stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lock {
+    /// Somebody holds it, or may. A majority of nodes will be free after this time, unless it is renewed.
+    Held(Duration),
+    /// Nobody holds it.
+    Free,
+    /// Nobody holds it, but contenders have split the votes.
+    Split,
+    /// Too few nodes answer to tell.
+    Unknown,
+}
+
+/// What a contender sees of a lock and its queue.
+#[derive(Debug)]
+struct Look {
+    lock: Lock,
+    /// The owner on the most nodes.
+    holder: Option<String>,
+    /// Releases to be heard until a majority is free.
+    needed: usize,
+    /// How many wait before this one.
+    ahead: u32,
+    /// Whether further answers would not change how the lock stands.
+    is_plain: bool,
+}
+
+impl Look {
+    fn judge(quorum: Quorum, seen: &[Result<Queued, NodeError>]) -> Self {
+        let majority = quorum.votes_needed();
+        let silent = seen.iter().filter(|r| r.is_err()).count();
+        let free = seen.iter().flatten().filter(|q| q.reading.owner.is_none()).count();
+        let needed = majority.saturating_sub(free).max(1);
+        let mut ahead: Vec<_> = seen.iter().flatten().map(|q| q.ahead).collect();
+        ahead.sort_unstable();
+        let ahead = ahead.get(ahead.len() / 2).map_or(0, |a| u32::try_from(*a).unwrap_or(u32::MAX).min(1000));
+        let (holder, nodes) = match most_shown(seen.iter().flatten().map(|q| &q.reading)) {
+            Some((holder, nodes)) => (Some(holder), nodes),
+            None => (None, 0),
+        };
+        let lock = if free >= majority {
+            Lock::Free
+        } else if !quorum.is_reached_by(seen.len() - silent) {
+            Lock::Unknown
+        } else if nodes + silent < majority {
+            Lock::Split
+        } else {
+            // A node that does not answer, or holds a key without end, is not counted on.
+            let mut left: Vec<_> = seen
+                .iter()
+                .map(|r| match r.as_ref().map(|q| &q.reading) {
+                    Ok(Reading { owner: None, .. }) => Duration::ZERO,
+                    Ok(Reading { remaining: Some(left), .. }) => *left,
+                    _ => LONGEST_PAUSE,
+                })
+                .collect();
+            left.sort_unstable();
+            // One millisecond more: a node counts in whole ones.
+            Lock::Held(left.get(majority - 1).map_or(LONGEST_PAUSE, |left| *left + Duration::from_millis(1)))
+        };
+        let is_plain = free >= majority || nodes >= majority;
+        Self { lock, holder, needed, ahead, is_plain }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn shown(owners: &[Option<(&str, u64)>]) -> Vec<Result<Reading, NodeError>> {
-        owners
-            .iter()
-            .map(|o| {
-                Ok(Reading {
-                    owner: o.map(|(owner, _)| owner.to_owned()),
-                    remaining: o.map(|(_, left)| Duration::from_millis(left)),
-                    fence: None,
-                })
-            })
-            .collect()
-    }
-
-    #[test]
-    fn a_held_lock_is_tried_again_when_a_majority_of_its_keys_has_expired() {
-        let a = |left| Some(("a@1", left));
-        let look = Look::judge(3, &shown(&[a(500), a(100), a(300), None, None]));
-        assert_eq!(look.holder.as_deref(), Some("a@1"));
-        assert_eq!(look.free_in, Some(Duration::from_millis(101)));
-        assert_eq!(look.needed, 1);
-        let look = Look::judge(3, &shown(&[a(500), a(100), a(300), a(200), a(400)]));
-        assert_eq!(look.free_in, Some(Duration::from_millis(301)));
-        assert_eq!(look.needed, 3);
-    }
-
-    #[test]
-    fn a_split_vote_has_no_holder_to_wait_for() {
-        let look = Look::judge(
-            3,
-            &shown(&[Some(("a@1", 500)), Some(("a@1", 500)), Some(("b@2", 500)), Some(("b@2", 500)), None]),
-        );
-        assert_eq!(look.free_in, None);
-    }
-
-    #[test]
-    fn a_silent_node_may_be_the_holders() {
-        let mut readings = shown(&[Some(("a@1", 500)), Some(("a@1", 500)), None, None]);
-        readings.push(Err(NodeError::Timeout));
-        let look = Look::judge(3, &readings);
-        assert_eq!(look.free_in, Some(Duration::from_millis(501)));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn whoever_hears_of_no_release_any_more_pauses_and_listens_anew() {
-        let (wake, heard) = mpsc::unbounded_channel();
-        let mut releases = Releases { heard: Some(heard), needed: 1 };
-        drop(wake);
-        let began = Instant::now();
-        releases.heard_within(LONGEST_PAUSE).await;
-        assert_eq!(began.elapsed(), LONGEST_PAUSE);
-        assert!(!releases.are_heard());
-    }
-
-    #[test]
-    fn pauses_double_up_to_a_second() {
-        let longest: Vec<_> = (0..7).map(|failures| pause_bounds(OUTAGE_PAUSE, failures).1.as_millis()).collect();
-        assert_eq!(longest, [50, 100, 200, 400, 800, 1000, 1000]);
-        assert_eq!(pause_bounds(OUTAGE_PAUSE, u32::MAX), (LONGEST_PAUSE / 2, LONGEST_PAUSE));
-    }
-}
+#[path = "wait_tests.rs"]
+mod tests;

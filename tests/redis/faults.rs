@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use redlock_operator::cluster::credentials::{RootKey, client_rules};
 use redlock_operator::redlock::{
     Client, Credentials, Endpoint, LeaseOptions, LeaseState, LockKey, Marker, NodeError, Reason, RedisNode, Released,
     Wait,
@@ -183,14 +184,14 @@ async fn a_refused_login_is_told_apart_from_a_node_that_is_down_and_shows_no_pas
 #[tokio::test]
 async fn a_user_of_one_namespace_can_do_all_that_a_lock_needs_and_nothing_elsewhere() {
     let servers = Server::start_armed(3).await;
-    let rules = "on >pw ~redlock:tests/* ~redlock:tests#fences %R~redlock:armed &redlock:tests/* +set +get +del +pttl \
-                 +pexpire +zadd +zscore +publish +subscribe +unsubscribe +ping +hello +auth +info +evalsha +eval \
-                 +client|setname +client|id";
+    let password = RootKey::generate().client_password("tests");
     for server in &servers {
-        let _: String = server.run(&format!("ACL SETUSER ns-tests reset {rules}")).await;
+        let rules = client_rules("tests", &password, false).join(" ");
+        let _: String = server.run(&format!("ACL SETUSER ns-tests {rules}")).await;
     }
+    let user = || user("ns-tests", password.expose());
     let clients: Vec<_> = (0..2)
-        .map(|_| Client::new(servers.iter().map(|s| RedisNode::connect(with(s, user("ns-tests", "pw")))), NODE_TIMEOUT))
+        .map(|_| Client::new(servers.iter().map(|s| RedisNode::connect(with(s, user()))), NODE_TIMEOUT))
         .collect();
     let (one, other, key) = (&clients[0], &clients[1], key("a"));
     let lease = one.try_acquire(&key, &LeaseOptions::new("one", Duration::from_secs(2))).await.expect("granted");

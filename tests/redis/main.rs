@@ -8,6 +8,7 @@ mod arming;
 mod faults;
 mod keep;
 mod keeper;
+mod queue;
 mod server;
 mod shutdown;
 mod waiting;

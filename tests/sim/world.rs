@@ -1,5 +1,6 @@
 //! Simulated nodes and the network between them and their clients.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
-use redlock_operator::redlock::node::{Kept, Node, Reading, Vote};
+use redlock_operator::redlock::node::{Freed, Heard, Kept, News, Node, Place, QUEUE_LIFETIME, Queued, Reading, Vote};
 use redlock_operator::redlock::{Environment, LockKey, NodeError, Owner, Token};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -24,9 +25,17 @@ struct Server {
     armed: bool,
     keys: BTreeMap<String, (String, Instant)>,
     fences: BTreeMap<String, u64>,
-    waiters: Vec<(String, usize, mpsc::UnboundedSender<usize>)>,
+    queues: BTreeMap<String, Queue>,
+    waiters: Vec<(String, usize, mpsc::UnboundedSender<Heard>)>,
     /// How fast its clock runs, in thousandths of true time.
     clock: u32,
+}
+
+/// Those who wait for a lock: by priority, then by arrival.
+#[derive(Default)]
+struct Queue {
+    places: BTreeMap<(Reverse<i16>, Instant, Arc<str>), ()>,
+    ends: Option<Instant>,
 }
 
 /// The way from one client to one node.
@@ -107,6 +116,7 @@ impl World {
         if !keeps {
             server.keys.clear();
             server.fences.clear();
+            server.queues.clear();
         }
     }
 
@@ -279,6 +289,20 @@ impl Server {
         self.keys.insert(key.to_owned(), (owner.to_string(), now + lasts));
     }
 
+    fn read(&self, key: &str, now: Instant) -> Reading {
+        let held = self.keys.get(key).filter(|(_, end)| now < *end);
+        let fence = self.fences.get(key).copied().and_then(Token::new);
+        Reading { owner: held.map(|(o, _)| o.clone()), remaining: held.map(|(_, end)| *end - now), fence }
+    }
+
+    fn queue(&mut self, key: &str, now: Instant) -> &mut Queue {
+        let queue = self.queues.entry(key.to_owned()).or_default();
+        if queue.ends.is_some_and(|end| end <= now) {
+            *queue = Queue::default();
+        }
+        queue
+    }
+
     fn check_armed(&self) -> Result<(), NodeError> {
         if self.armed { Ok(()) } else { Err(NodeError::Quarantined) }
     }
@@ -338,28 +362,52 @@ impl Node for SimNode {
         .await
     }
 
-    async fn release(&self, key: &LockKey, owner: &Owner, wake: bool, deadline: Instant) -> Result<bool, NodeError> {
-        let (key, owner) = (key.redis_key().to_owned(), owner.to_string());
+    async fn release(&self, key: &LockKey, owner: &Owner, wake: bool, deadline: Instant) -> Result<Freed, NodeError> {
+        let (key, owner) = (key.redis_key().to_owned(), owner.clone());
         self.call(deadline, move |server, now| {
-            if server.owner(&key, now) != Some(owner.as_str()) {
-                return Ok(false);
+            if server.owner(&key, now) != Some(owner.to_string().as_str()) {
+                return Ok(Freed::No);
             }
             server.keys.remove(&key);
-            server.waiters.retain(|(_, _, waiter)| !waiter.is_closed());
-            for (_, index, waiter) in server.waiters.iter().filter(|(channel, _, _)| wake && *channel == key) {
-                let _ = waiter.send(*index);
+            if !wake {
+                return Ok(Freed::Yes);
             }
-            Ok(true)
+            let next = server.queue(&key, now).places.pop_first().map(|((_, _, waiter), ())| waiter);
+            let news = News::Released { token: owner.token(), next: next.as_deref().map(Into::into) };
+            server.waiters.retain(|(_, _, waiter)| !waiter.is_closed());
+            for (_, index, waiter) in server.waiters.iter().filter(|(channel, _, _)| *channel == key) {
+                let _ = waiter.send(Heard { node: *index, news: news.clone() });
+            }
+            Ok(if next.is_some() { Freed::Passed } else { Freed::Yes })
         })
         .await
     }
 
     async fn read(&self, key: &LockKey, deadline: Instant) -> Result<Reading, NodeError> {
         let key = key.redis_key().to_owned();
+        self.call(deadline, move |server, now| Ok(server.read(&key, now))).await
+    }
+
+    async fn enqueue(&self, key: &LockKey, place: &Place, deadline: Instant) -> Result<Queued, NodeError> {
+        let (key, place, waited) = (key.redis_key().to_owned(), place.clone(), place.since.elapsed());
         self.call(deadline, move |server, now| {
-            let held = server.keys.get(&key).filter(|(_, end)| now < *end);
-            let fence = server.fences.get(&key).copied().and_then(Token::new);
-            Ok(Reading { owner: held.map(|(o, _)| o.clone()), remaining: held.map(|(_, end)| *end - now), fence })
+            let reading = server.read(&key, now);
+            let places = &mut server.queue(&key, now).places;
+            if !places.keys().any(|(_, _, waiter)| *waiter == place.waiter) {
+                places.insert((Reverse(place.priority), now - waited, Arc::clone(&place.waiter)), ());
+            }
+            let ahead = places.keys().position(|(_, _, waiter)| *waiter == place.waiter).unwrap_or(0);
+            server.queue(&key, now).ends = Some(now + QUEUE_LIFETIME);
+            Ok(Queued { reading, ahead })
+        })
+        .await
+    }
+
+    async fn dequeue(&self, key: &LockKey, place: &Place, deadline: Instant) -> Result<(), NodeError> {
+        let (key, place) = (key.redis_key().to_owned(), place.clone());
+        self.call(deadline, move |server, now| {
+            server.queue(&key, now).places.retain(|(_, _, waiter), ()| *waiter != place.waiter);
+            Ok(())
         })
         .await
     }
@@ -368,7 +416,7 @@ impl Node for SimNode {
         &self,
         key: &LockKey,
         index: usize,
-        wake: mpsc::UnboundedSender<usize>,
+        wake: mpsc::UnboundedSender<Heard>,
         deadline: Instant,
     ) -> Result<(), NodeError> {
         let key = key.redis_key().to_owned();

@@ -83,7 +83,7 @@ pub(super) async fn keep_connected(
                 tracing::debug!(node = endpoint.name, address = %endpoint.address, run_id = link.run_id, "connected");
                 state.send_replace(LinkState::Up(Arc::new(link)));
                 // Releases during the gap were not heard.
-                subscriptions.wake_all();
+                subscriptions.tell_gap();
                 failures = 0;
                 tokio::select! {
                     () = stop.cancelled() => return,

@@ -17,12 +17,12 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use self::endpoint::{Address, Credentials, Endpoint, Marker};
 use self::link::{Link, LinkState, node_error};
-use self::script::{READ, RELEASE, RENEW, SEED, Script};
+use self::script::{ENQUEUE, READ, RELEASE, RENEW, SEED, Script};
 use self::subscriptions::{Subscriptions, Waiter};
 use super::error::NodeError;
 use super::fence::Token;
 use super::key::{ARMED_KEY, LockKey};
-use super::node::{Kept, Node, Reading, Vote};
+use super::node::{Freed, Heard, Kept, Node, Place, QUEUE_LIFETIME, Queued, Reading, Vote};
 use super::owner::Owner;
 
 /// Whether the server is connected and fit.
@@ -196,31 +196,48 @@ impl Node for RedisNode {
         self.keep(&SEED, key, owner, ttl, deadline).await
     }
 
-    async fn release(&self, key: &LockKey, owner: &Owner, wake: bool, deadline: Instant) -> Result<bool, NodeError> {
+    async fn release(&self, key: &LockKey, owner: &Owner, wake: bool, deadline: Instant) -> Result<Freed, NodeError> {
         let args = [owner.to_string(), if wake { "1" } else { "0" }.to_owned()];
-        self.call(deadline, async |connection, _| RELEASE.run::<i64>(connection, &[key.redis_key()], &args).await)
-            .await
-            .map(|deleted| deleted == 1)
+        let keys = [key.redis_key(), &key.queue_key()];
+        match self.call(deadline, async |connection, _| RELEASE.run::<i64>(connection, &keys, &args).await).await? {
+            0 => Ok(Freed::No),
+            1 => Ok(Freed::Yes),
+            2 => Ok(Freed::Passed),
+            other => Err(NodeError::Protocol(format!("release answered {other}"))),
+        }
     }
 
     async fn read(&self, key: &LockKey, deadline: Instant) -> Result<Reading, NodeError> {
-        let (owner, remaining, fence) = self
-            .call(deadline, async |connection, _| {
-                READ.run::<(Option<String>, i64, Option<f64>)>(connection, &[key.redis_key(), &key.fences_key()], &[])
-                    .await
-            })
-            .await?;
-        // Scores are whole numbers up to 2^53, exact in a double.
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        let fence = fence.and_then(|f| Token::new(f as u64));
-        Ok(Reading { owner, remaining: u64::try_from(remaining).ok().map(Duration::from_millis), fence })
+        let keys = [key.redis_key(), &key.fences_key()];
+        let (owner, remaining, fence) =
+            self.call(deadline, async |connection, _| READ.run(connection, &keys, &[]).await).await?;
+        Ok(reading(owner, remaining, fence))
+    }
+
+    async fn enqueue(&self, key: &LockKey, place: &Place, deadline: Instant) -> Result<Queued, NodeError> {
+        let keys = [key.redis_key(), &key.fences_key(), &key.queue_key()];
+        let args = [
+            place.waiter.to_string(),
+            place.priority.to_string(),
+            place.since.elapsed().as_micros().to_string(),
+            QUEUE_LIFETIME.as_millis().to_string(),
+        ];
+        let (owner, remaining, fence, ahead) =
+            self.call(deadline, async |connection, _| ENQUEUE.run(connection, &keys, &args).await).await?;
+        Ok(Queued { reading: reading(owner, remaining, fence), ahead })
+    }
+
+    async fn dequeue(&self, key: &LockKey, place: &Place, deadline: Instant) -> Result<(), NodeError> {
+        let mut command = redis::cmd("ZREM");
+        command.arg(key.queue_key()).arg(&*place.waiter);
+        self.call(deadline, async |mut connection, _| command.query_async(&mut connection).await).await
     }
 
     async fn subscribe(
         &self,
         key: &LockKey,
         index: usize,
-        wake: mpsc::UnboundedSender<usize>,
+        wake: mpsc::UnboundedSender<Heard>,
         deadline: Instant,
     ) -> Result<(), NodeError> {
         let channel = key.redis_key().to_owned();
@@ -251,7 +268,7 @@ async fn unsubscribe_when_closed(
     subscribing: Arc<tokio::sync::Mutex<()>>,
     state: watch::Receiver<LinkState>,
     channel: String,
-    wake: mpsc::UnboundedSender<usize>,
+    wake: mpsc::UnboundedSender<Heard>,
 ) {
     wake.closed().await;
     let _turn = subscribing.lock().await;
@@ -265,6 +282,14 @@ async fn unsubscribe_when_closed(
         // An answer is not needed, but a dead connection must not hold up those who come next.
         let _ = tokio::time::timeout(Duration::from_secs(1), connection.unsubscribe(channel)).await;
     }
+}
+
+/// What a script read of a lock: owner, what is left in milliseconds (negative without an end), fence.
+fn reading(owner: Option<String>, remaining: i64, fence: Option<f64>) -> Reading {
+    // Scores are whole numbers up to 2^53, exact in a double.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    let fence = fence.and_then(|f| Token::new(f as u64));
+    Reading { owner, remaining: u64::try_from(remaining).ok().map(Duration::from_millis), fence }
 }
 
 /// Whether the marker names this server process, and permits the TTL.

@@ -19,6 +19,9 @@ pub(super) static SEED: LazyLock<Script> = LazyLock::new(|| Script::new("seed", 
 /// Compare and delete.
 pub(super) static RELEASE: LazyLock<Script> =
     LazyLock::new(|| Script::new("release", include_str!("../scripts/release.lua")));
+/// Enter the queue and read.
+pub(super) static ENQUEUE: LazyLock<Script> =
+    LazyLock::new(|| Script::new("enqueue", include_str!("../scripts/enqueue.lua")));
 /// Read owner, remaining time and fence.
 pub(super) static READ: LazyLock<Script> = LazyLock::new(|| Script::new("read", include_str!("../scripts/read.lua")));
 

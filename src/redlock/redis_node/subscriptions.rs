@@ -6,11 +6,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use redis::{PushInfo, PushKind, Value};
 use tokio::sync::mpsc::UnboundedSender;
 
-/// A waiter: where to send which number.
+use crate::redlock::node::{Heard, News};
+use crate::redlock::owner::Owner;
+
+/// A waiter: where to send news, as those of which node.
 #[derive(Clone, Debug)]
 pub(super) struct Waiter {
     pub(super) index: usize,
-    pub(super) wake: UnboundedSender<usize>,
+    pub(super) wake: UnboundedSender<Heard>,
 }
 
 /// Waiters by channel. The entry of a channel lives as long as one of its waiters.
@@ -34,7 +37,7 @@ impl Subscriptions {
     }
 
     /// Removes a waiter; answers whether the channel has none left.
-    pub(super) fn remove(&self, channel: &str, wake: &UnboundedSender<usize>) -> bool {
+    pub(super) fn remove(&self, channel: &str, wake: &UnboundedSender<Heard>) -> bool {
         let mut all = self.lock();
         let Some(waiters) = all.get_mut(channel) else { return false };
         waiters.retain(|w| !w.wake.same_channel(wake));
@@ -50,28 +53,37 @@ impl Subscriptions {
         self.lock().keys().cloned().collect()
     }
 
-    /// Wakes the waiters of the channel that `push` is a message of.
+    /// Tells the waiters of the channel that `push` is a message of.
     pub(super) fn route(&self, push: &PushInfo) {
         if push.kind != PushKind::Message {
             return;
         }
-        let Some(Value::BulkString(channel)) = push.data.first() else { return };
-        let Ok(channel) = std::str::from_utf8(channel) else { return };
+        let [Value::BulkString(channel), Value::BulkString(message)] = &push.data[..] else { return };
+        let (Ok(channel), Ok(message)) = (std::str::from_utf8(channel), std::str::from_utf8(message)) else { return };
         if let Some(waiters) = self.lock().get(channel) {
-            wake(waiters);
+            // A message of somebody else's is taken for a hint that there is something to see.
+            let news = news(message).unwrap_or(News::Gap);
+            tell(waiters, &news);
         }
     }
 
-    /// Wakes everybody: messages may have been missed.
-    pub(super) fn wake_all(&self) {
-        self.lock().values().for_each(|waiters| wake(waiters));
+    /// Tells everybody that messages may have been missed.
+    pub(super) fn tell_gap(&self) {
+        self.lock().values().for_each(|waiters| tell(waiters, &News::Gap));
     }
 }
 
-fn wake(waiters: &[Waiter]) {
+/// What a release publishes: `<owner> <waiter>`, with nothing after the space where nobody waits.
+fn news(message: &str) -> Option<News> {
+    let (owner, next) = message.split_once(' ')?;
+    let token = owner.parse::<Owner>().ok()?.token();
+    Some(News::Released { token, next: (!next.is_empty()).then(|| next.into()) })
+}
+
+fn tell(waiters: &[Waiter], news: &News) {
     for waiter in waiters {
         // A waiter that has gone takes itself off the list.
-        let _ = waiter.wake.send(waiter.index);
+        let _ = waiter.wake.send(Heard { node: waiter.index, news: news.clone() });
     }
 }
 
@@ -80,10 +92,11 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
+    use crate::redlock::fence::Token;
 
-    fn message(channel: &str) -> PushInfo {
+    fn message(channel: &str, message: &str) -> PushInfo {
         let text = |s: &str| Value::BulkString(s.as_bytes().to_vec());
-        PushInfo { kind: PushKind::Message, data: vec![text(channel), text("released")] }
+        PushInfo { kind: PushKind::Message, data: vec![text(channel), text(message)] }
     }
 
     #[test]
@@ -93,10 +106,19 @@ mod tests {
         let (b, mut woken_b) = mpsc::unbounded_channel();
         assert!(subscriptions.add("redlock:x/a", Waiter { index: 3, wake: a.clone() }));
         assert!(subscriptions.add("redlock:x/b", Waiter { index: 4, wake: b }));
-        subscriptions.route(&message("redlock:x/a"));
-        assert_eq!(woken_a.try_recv(), Ok(3));
+        let token = Token::new(7).unwrap();
+        for (text, news) in [
+            ("job@7 other@9", News::Released { token, next: Some("other@9".into()) }),
+            ("job@7 ", News::Released { token, next: None }),
+            ("released", News::Gap),
+        ] {
+            subscriptions.route(&message("redlock:x/a", text));
+            assert_eq!(woken_a.try_recv(), Ok(Heard { node: 3, news }));
+        }
         assert!(woken_b.try_recv().is_err());
         assert!(subscriptions.remove("redlock:x/a", &a));
         assert_eq!(subscriptions.channels(), ["redlock:x/b"]);
+        subscriptions.tell_gap();
+        assert_eq!(woken_b.try_recv(), Ok(Heard { node: 4, news: News::Gap }));
     }
 }
