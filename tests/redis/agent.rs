@@ -11,11 +11,15 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::server::{NODE_TIMEOUT, Server, eventually, key};
+use crate::server::{NODE_TIMEOUT, PATIENCE, Server, eventually, key};
 
-const TTL: Duration = Duration::from_secs(3);
+/// Longer than a test takes: a lock that passes on within it was given back.
+const LONG: Duration = Duration::from_secs(60);
+/// For leases that shall end by themselves.
+const SHORT: Duration = Duration::from_secs(3);
 
 /// Servers that know the user of the namespace `tests` and no other, and the Secret for it.
 async fn cluster(count: usize) -> (Vec<Server>, TempDir) {
@@ -49,13 +53,13 @@ struct Agent {
 }
 
 impl Agent {
-    async fn start(identity: &str, secret: &Path) -> Self {
+    async fn start(identity: &str, ttl: Duration, secret: &Path) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("its address");
         let options = Options {
             lock: "web".to_owned(),
             identity: identity.to_owned(),
-            ttl: TTL,
+            ttl,
             renew_every: None,
             secret_dir: secret.to_owned(),
             listen: address,
@@ -78,12 +82,10 @@ impl Agent {
         serde_json::from_str(&self.get("/").await.1).expect("JSON")
     }
 
-    /// Stops it as SIGTERM does, and says how long that took.
-    async fn stop(self) -> Duration {
-        let since = Instant::now();
+    /// Stops it as SIGTERM does.
+    async fn stop(self) {
         self.stop.cancel();
-        self.task.await.expect("no panic").expect("a good end");
-        since.elapsed()
+        timeout(PATIENCE, self.task).await.expect("an end").expect("no panic").expect("a good end");
     }
 }
 
@@ -92,7 +94,11 @@ async fn leader(agents: &[Agent]) -> usize {
     eventually("one leader", async || {
         let leads = futures::future::join_all(agents.iter().map(Agent::leads)).await;
         let leaders: Vec<_> = (0..agents.len()).filter(|&i| leads[i]).collect();
-        assert!(leaders.len() <= 1, "{leaders:?}");
+        // Asked one after the other, two may lead, but not both still.
+        if let [first, second, ..] = leaders[..] {
+            assert!(!(agents[first].leads().await && agents[second].leads().await), "{leaders:?}");
+            return None;
+        }
         leaders.first().copied()
     })
     .await
@@ -104,7 +110,7 @@ async fn agreed_token(agents: &[Agent], name: &str) -> u64 {
         let answers = futures::future::join_all(agents.iter().map(Agent::answer)).await;
         for (agent, answer) in agents.iter().zip(&answers) {
             assert_eq!(answer["self"], agent.identity);
-            assert!(answer["name"] == "" || answer["validForMs"].as_u64() <= Some(3_000), "{answer}");
+            assert!(answer["name"] == "" || answer["validForMs"].as_u64() <= Some(60_000), "{answer}");
         }
         let token = answers[0]["token"].as_u64()?;
         answers.iter().all(|a| a["name"] == name && a["token"] == token).then_some(token)
@@ -117,7 +123,7 @@ async fn one_of_three_leads_and_a_stopped_leader_is_followed_at_once() {
     let (servers, secret) = cluster(5).await;
     let mut agents = Vec::new();
     for identity in ["web-0", "web-1", "web-2"] {
-        agents.push(Agent::start(identity, secret.path()).await);
+        agents.push(Agent::start(identity, LONG, secret.path()).await);
     }
     let first = leader(&agents).await;
     let name = agents[first].identity.clone();
@@ -131,15 +137,13 @@ async fn one_of_three_leads_and_a_stopped_leader_is_followed_at_once() {
     assert!(metrics.contains("redlock_agent_acquisitions_total 1\n"), "{metrics}");
 
     let stopped = agents.remove(first);
-    assert!(stopped.stop().await < Duration::from_secs(1));
-    let since = Instant::now();
+    stopped.stop().await;
     let second = leader(&agents).await;
-    assert!(since.elapsed() < TTL, "given back, not waited for: {:?}", since.elapsed());
     let name = agents[second].identity.clone();
     assert!(agreed_token(&agents, &name).await > token);
 
     for agent in agents {
-        assert!(agent.stop().await < Duration::from_secs(1));
+        agent.stop().await;
     }
     for server in &servers {
         eventually("nothing left", async || server.get(&key("web")).await.is_none().then_some(())).await;
@@ -149,7 +153,7 @@ async fn one_of_three_leads_and_a_stopped_leader_is_followed_at_once() {
 #[tokio::test]
 async fn a_leader_without_a_majority_says_so_in_time_and_contends_again() {
     let (servers, secret) = cluster(3).await;
-    let agents = [Agent::start("web-0", secret.path()).await, Agent::start("web-1", secret.path()).await];
+    let agents = [Agent::start("web-0", SHORT, secret.path()).await, Agent::start("web-1", SHORT, secret.path()).await];
     let first = leader(&agents).await;
     let name = agents[first].identity.clone();
     let token = agreed_token(&agents, &name).await;
@@ -157,8 +161,13 @@ async fn a_leader_without_a_majority_says_so_in_time_and_contends_again() {
     servers[0].freeze();
     servers[1].freeze();
     let since = Instant::now();
-    eventually("nobody leads", async || (!agents[first].leads().await).then_some(())).await;
-    assert!(since.elapsed() <= TTL, "{:?}", since.elapsed());
+    eventually("nobody leads", async || {
+        let asked = since.elapsed();
+        let leads = agents[first].leads().await;
+        assert!(!leads || asked <= SHORT, "leads still {asked:?} after it was cut off");
+        (!leads).then_some(())
+    })
+    .await;
     eventually("nobody is named", async || {
         let answers = futures::future::join_all(agents.iter().map(Agent::answer)).await;
         answers.iter().all(|a| a["name"] == "" && a["token"].is_null()).then_some(())
@@ -183,10 +192,10 @@ async fn a_candidate_that_does_not_lead_stops_at_once() {
     for server in &servers {
         server.freeze();
     }
-    let agent = Agent::start("web-0", secret.path()).await;
+    let agent = Agent::start("web-0", LONG, secret.path()).await;
     assert_eq!(agent.get("/readyz").await.0, 503);
     assert!(!agent.leads().await);
-    assert!(agent.stop().await < Duration::from_secs(1));
+    agent.stop().await;
     for server in &servers {
         server.thaw();
     }
@@ -195,7 +204,7 @@ async fn a_candidate_that_does_not_lead_stops_at_once() {
 #[tokio::test]
 async fn a_secret_that_is_not_mounted_is_a_wrong_configuration() {
     let nowhere = tempfile::tempdir().expect("an empty folder");
-    let agent = Agent::start("web-0", nowhere.path()).await;
+    let agent = Agent::start("web-0", LONG, nowhere.path()).await;
     let error = agent.task.await.expect("no panic").expect_err("no Secret");
     assert!(error.is_configuration() && error.to_string().contains("mount the Secret"), "{error}");
 }
