@@ -71,11 +71,7 @@ impl Metrics {
 
     /// Leadership ended against this pod's will.
     pub fn lost(&self, loss: Loss) {
-        let reason = match loss {
-            Loss::Expired => "Expired",
-            Loss::Taken => "Taken",
-        };
-        self.losses.get_or_create(&ByReason { reason }).inc();
+        self.losses.get_or_create(&ByReason { reason: loss.as_str() }).inc();
     }
 }
 

@@ -300,10 +300,7 @@ impl Actor {
     }
 
     fn report_loss(&self, loss: Loss) -> Loss {
-        let reason = match loss {
-            Loss::Expired => "Expired",
-            Loss::Taken => "Taken",
-        };
+        let reason = loss.as_str();
         warn!(namespace = self.subject.namespace, name = self.subject.name, reason, "lost");
         self.shared.metrics.lost(reason);
         self.shared.metrics.set_held(&self.subject.namespace, &self.subject.name, false);

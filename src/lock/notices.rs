@@ -45,15 +45,7 @@ impl Notice {
             Self::Acquired(holder, token) => {
                 (EventType::Normal, "Acquired", "Acquire", format!("held by {holder} with fencing token {token}"))
             }
-            Self::Lost(Loss::Expired) => {
-                (EventType::Warning, "Lost", "Renew", "the lease could not be renewed before it ended".to_owned())
-            }
-            Self::Lost(Loss::Taken) => (
-                EventType::Warning,
-                "Lost",
-                "Renew",
-                "a majority of the nodes does not hold the lease any more".to_owned(),
-            ),
+            Self::Lost(loss) => (EventType::Warning, "Lost", "Renew", loss.to_string()),
             Self::Released => (EventType::Normal, "Released", "Release", "given back on the nodes".to_owned()),
             Self::Contended(holder) => {
                 (EventType::Normal, "Contended", "Acquire", format!("waiting: held by {holder}"))

@@ -12,7 +12,6 @@ use super::state::{Refusal, Sighting, State, Trouble};
 use crate::api::condition::{CLUSTER_AVAILABLE, CONFIG_VALID, HELD, Truth, set_condition};
 use crate::api::lock::LockPhase;
 use crate::api::{DistributedLock, DistributedLockStatus};
-use crate::redlock::Loss;
 
 /// How long before its end a published time is taken away at the latest: the write takes time.
 const MAX_MARGIN: Duration = Duration::from_secs(1);
@@ -162,7 +161,7 @@ impl Page {
             }
             State::Contending { lost: Some(loss), answer: None } => {
                 self.not_held(LockPhase::Lost);
-                self.set(HELD, Truth::False, loss_reason(*loss), loss_message(*loss));
+                self.set(HELD, Truth::False, loss.as_str(), format!("{loss}; it is being acquired again"));
             }
             State::Contending { lost, answer: Some(answer) } => {
                 self.not_held(if lost.is_some() { LockPhase::Lost } else { LockPhase::Waiting });
@@ -293,20 +292,6 @@ impl Page {
         }
         self.not_held(if obstacle.is_in_spec() { LockPhase::Failed } else { LockPhase::Pending });
         self.set(HELD, Truth::False, obstacle.reason(), message);
-    }
-}
-
-fn loss_reason(loss: Loss) -> &'static str {
-    match loss {
-        Loss::Expired => "Expired",
-        Loss::Taken => "Taken",
-    }
-}
-
-fn loss_message(loss: Loss) -> &'static str {
-    match loss {
-        Loss::Expired => "the lease could not be renewed before it ended; it is being acquired again",
-        Loss::Taken => "a majority of the nodes does not hold the lease any more; it is being acquired again",
     }
 }
 

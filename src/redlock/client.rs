@@ -35,6 +35,29 @@ pub enum Wait {
     For(Duration),
 }
 
+impl Wait {
+    /// When it ends; `None` for never, and for a time beyond the clock's end.
+    pub(super) fn deadline(self) -> Option<Instant> {
+        match self {
+            Self::Forever => None,
+            Self::For(time) => Instant::now().checked_add(time),
+        }
+    }
+
+    /// What is left of a wait that ends then.
+    pub(super) fn until(deadline: Option<Instant>) -> Self {
+        deadline.map_or(Self::Forever, |at| Self::For(at.saturating_duration_since(Instant::now())))
+    }
+}
+
+/// The future's output, or `None` when the deadline comes first.
+pub(super) async fn until<T>(deadline: Option<Instant>, future: impl Future<Output = T>) -> Option<T> {
+    match deadline {
+        Some(deadline) => tokio::time::timeout_at(deadline, future).await.ok(),
+        None => Some(future.await),
+    }
+}
+
 /// What a release found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
@@ -178,7 +201,7 @@ impl<N: Node> Client<N> {
     /// Takes the lock if it is free now.
     pub async fn try_acquire(&self, key: &LockKey, options: &LeaseOptions) -> Result<Lease, Error> {
         let granted = vote::acquire(self, key, options).await?;
-        Ok(watchdog::start(self, granted, options.renewal))
+        Ok(watchdog::start(self, granted, options))
     }
 
     /// Takes the lock, waiting while another holds it or too few nodes answer. Contenders get it by priority, then in the
@@ -216,7 +239,7 @@ impl<N: Node> Client<N> {
             return Err(Error::Expired);
         }
         let grant = Grant { acquired_at: sent_at, renewed_at: sent_at, valid_until, votes, renewals: 0 };
-        Ok(watchdog::start(self, vote::Granted { bid, grant, late: None }, options.renewal))
+        Ok(watchdog::start(self, vote::Granted { bid, grant, late: None }, options))
     }
 
     /// Gives a grant back on all nodes. Ends as soon as a majority has answered, at the latest after one limit on a call;

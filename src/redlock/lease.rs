@@ -1,5 +1,6 @@
 //! A held lock, as its holder sees it.
 
+use std::fmt;
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
@@ -38,6 +39,9 @@ pub struct LeaseOptions {
     pub ttl: Duration,
     /// How it is kept.
     pub renewal: Renewal,
+    /// How often it may be renewed; then it ends with [`Loss::MaxRenewals`] when the next renewal would be due. No limit by
+    /// default.
+    pub max_renewals: Option<u64>,
     /// Validity that the caller needs at least; less is given back.
     pub min_validity: Duration,
     /// Of those that wait for the lock the highest priority gets it first: -1000 to 1000, 0 by default.
@@ -49,7 +53,8 @@ impl LeaseOptions {
     #[must_use]
     pub fn new(identity: impl Into<String>, ttl: Duration) -> Self {
         let renewal = Renewal::Every(ttl / 3);
-        Self { identity: identity.into(), ttl, renewal, min_validity: Duration::ZERO, priority: 0 }
+        let identity = identity.into();
+        Self { identity, ttl, renewal, max_renewals: None, min_validity: Duration::ZERO, priority: 0 }
     }
 
     /// Refuses what could not work.
@@ -99,6 +104,31 @@ pub enum Loss {
     Expired,
     /// A majority of nodes does not hold it any more: another has it, or may have had it since.
     Taken,
+    /// It was renewed as often as its holder asked for. The holder is told while the nodes still keep it, so that it can undo
+    /// its work: it is given back when the lease is dropped or released, at the latest at the end of its validity.
+    MaxRenewals,
+}
+
+impl Loss {
+    /// The word for it, in the form that Kubernetes wants of a condition's reason.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Expired => "Expired",
+            Self::Taken => "Taken",
+            Self::MaxRenewals => "MaxRenewals",
+        }
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Expired => "the lease could not be renewed before it ended",
+            Self::Taken => "a majority of the nodes does not hold the lease any more",
+            Self::MaxRenewals => "the lease was renewed as often as it may be",
+        })
+    }
 }
 
 /// Where a lease stands.

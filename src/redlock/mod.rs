@@ -10,7 +10,8 @@
 //! - [`node`]: what the engine asks of a node; [`redis_node`]: a Redis server as such
 //! - [`client`]: acquire, renew, release and read by majority; its private parts `vote` (one vote on a grant), `wait` (for
 //!   a lock that another holds) and `line` (of this process's contenders)
-//! - [`lease`]: a held lock, as its holder sees it; its private part `watchdog` keeps it
+//! - [`lease`]: a held lock, as its holder sees it; its private part `watchdog` keeps it; [`reentrant`]: locks that their
+//!   holder may take again
 
 pub mod client;
 pub mod environment;
@@ -23,6 +24,7 @@ pub mod node;
 pub mod owner;
 pub mod quorum;
 pub mod redis_node;
+pub mod reentrant;
 pub mod validity;
 mod vote;
 mod wait;
@@ -36,3 +38,4 @@ pub use key::LockKey;
 pub use lease::{Grant, Lease, LeaseOptions, LeaseState, Loss, Renewal};
 pub use owner::Owner;
 pub use redis_node::{Address, Credentials, Endpoint, Health, Marker, RedisNode};
+pub use reentrant::{Hold, Reentrant};

@@ -6,7 +6,6 @@
 //! majority of votes; and who never hears anything tries when the lease that it saw has ended.
 
 use std::collections::HashMap;
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use futures::stream::StreamExt as _;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::client::{Client, Wait, most_shown};
+use super::client::{Client, Wait, most_shown, until};
 use super::error::{Error, NodeError};
 use super::fence::Token;
 use super::key::LockKey;
@@ -66,11 +65,7 @@ async fn contend<N: Node>(
     wait: Wait,
 ) -> Result<Lease, Error> {
     let since = Instant::now();
-    let deadline = match wait {
-        Wait::Forever => None,
-        // A time beyond the clock's end is for ever.
-        Wait::For(time) => since.checked_add(time),
-    };
+    let deadline = wait.deadline();
     let Some(mut turn) = until(deadline, client.lines().turn(key, options.priority)).await else {
         return Err(Error::Contended { holder: None, remaining: None });
     };
@@ -97,14 +92,6 @@ async fn contend<N: Node>(
             Some(next) => next,
             None => return Err(error),
         };
-    }
-}
-
-/// The future's output, or `None` when the deadline comes first.
-async fn until<T>(deadline: Option<Instant>, future: impl Future<Output = T>) -> Option<T> {
-    match deadline {
-        Some(deadline) => tokio::time::timeout_at(deadline, future).await.ok(),
-        None => Some(future.await),
     }
 }
 
@@ -162,7 +149,7 @@ impl<N: Node> Contender<'_, N> {
             self.note(&heard);
         }
         let granted = vote::acquire(self.client, self.key, self.options).await?;
-        Ok(watchdog::start(self.client, granted, self.options.renewal))
+        Ok(watchdog::start(self.client, granted, self.options))
     }
 
     /// Listens and enters the queue, if it has not before, and sees what to wait for. Fails only where no attempt can help.

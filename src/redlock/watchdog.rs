@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::client::{Client, Released};
 use super::error::NodeFailure;
-use super::lease::{Grant, Lease, LeaseState, Loss, Order, Renewal};
+use super::lease::{Grant, Lease, LeaseOptions, LeaseState, Loss, Order, Renewal};
 use super::node::{Kept, Node, Vote};
 use super::validity::valid_until;
 use super::vote::{Bid, Granted};
@@ -21,12 +21,18 @@ use super::vote::{Bid, Granted};
 const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(150));
 
 /// Starts the watchdog of a grant.
-pub(super) fn start<N: Node>(client: &Client<N>, granted: Granted, renewal: Renewal) -> Lease {
+pub(super) fn start<N: Node>(client: &Client<N>, granted: Granted, options: &LeaseOptions) -> Lease {
     let Granted { bid, grant, late } = granted;
     let (sender, state) = watch::channel(LeaseState::Held(grant));
     let (order, orders) = oneshot::channel();
     let lease = Lease::new(bid.key.clone(), bid.owner.clone(), state, order);
-    let watchdog = Watchdog { client: client.clone(), bid, renewal, state: sender };
+    let watchdog = Watchdog {
+        client: client.clone(),
+        bid,
+        renewal: options.renewal,
+        max_renewals: options.max_renewals.unwrap_or(u64::MAX),
+        state: sender,
+    };
     client.spawn(async move { watchdog.run(orders, late).await });
     lease
 }
@@ -35,6 +41,7 @@ struct Watchdog<N: Node> {
     client: Client<N>,
     bid: Arc<Bid>,
     renewal: Renewal,
+    max_renewals: u64,
     state: watch::Sender<LeaseState>,
 }
 
@@ -61,10 +68,28 @@ impl<N: Node> Watchdog<N> {
             loss = self.keep(late) => Ok(loss),
         };
         match end {
+            Ok(Loss::MaxRenewals) => {
+                let valid_until = self.held().map_or_else(Instant::now, |grant| grant.valid_until);
+                self.end(LeaseState::Lost(Loss::MaxRenewals));
+                // The holder has been told, and undoes its work: nobody else can get the lock meanwhile.
+                let order = tokio::select! {
+                    order = &mut orders => order.ok(),
+                    () = sleep_until(valid_until) => None,
+                    () = self.client.closing().cancelled() => None,
+                };
+                match order {
+                    Some(Order::Abandon) => {}
+                    Some(Order::Release(done)) => {
+                        // Whoever asked may have gone meanwhile.
+                        let _ = done.send(self.client.release(&self.bid.key, &self.bid.owner).await);
+                    }
+                    None => self.give_back(),
+                }
+            }
             Ok(loss) => {
                 self.end(LeaseState::Lost(loss));
                 // A minority of nodes may still hold it: the next holder need not wait for them.
-                self.client.give_back(&self.bid, (0..self.client.nodes().len()).collect(), true);
+                self.give_back();
             }
             Err(Some(Order::Abandon)) => self.end(LeaseState::Released),
             Err(Some(Order::Release(done))) => {
@@ -76,15 +101,19 @@ impl<N: Node> Watchdog<N> {
         }
     }
 
-    /// Ends the lease for its holder, then gives it back on all nodes.
+    fn give_back(&self) {
+        self.client.give_back(&self.bid, (0..self.client.nodes().len()).collect(), true);
+    }
+
+    /// Ends the lease for its holder, then gives it back on all nodes. Nobody waits for the nodes where it had ended before.
     async fn release(&self) -> Released {
-        let held = self.held().is_some();
-        self.end(if held { LeaseState::Released } else { LeaseState::Lost(Loss::Expired) });
-        match self.client.release(&self.bid.key, &self.bid.owner).await {
-            // The nodes' keys outlive the validity by the drift: the holder had none any more.
-            Released::Held if !held => Released::AlreadyExpired,
-            found => found,
+        if self.held().is_none() {
+            self.end(LeaseState::Lost(Loss::Expired));
+            self.give_back();
+            return Released::AlreadyExpired;
         }
+        self.end(LeaseState::Released);
+        self.client.release(&self.bid.key, &self.bid.owner).await
     }
 
     /// Renews until the lease is lost.
@@ -105,6 +134,9 @@ impl<N: Node> Watchdog<N> {
                 () = sleep_until(due.unwrap_or(grant.valid_until)) => {}
             }
             let (Some(at), Renewal::Every(period)) = (due, self.renewal) else { return Loss::Expired };
+            if grant.renewals >= self.max_renewals {
+                return Loss::MaxRenewals;
+            }
             let round = tokio::select! {
                 biased;
                 () = sleep_until(grant.valid_until) => {

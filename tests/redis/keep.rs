@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redlock_operator::redlock::{LeaseOptions, LeaseState, Loss, Released};
+use redlock_operator::redlock::{LeaseOptions, LeaseState, Loss, Reason, Released, Renewal, Wait};
 use tokio::time::timeout;
 
 use crate::server::{PATIENCE, Server, client, eventually, key};
@@ -55,8 +55,7 @@ async fn a_holder_whose_key_a_majority_lacks_is_told_lost_at_the_next_renewal() 
     let servers = Server::start_armed(5).await;
     let (client, key) = (client(&servers), key("a"));
     let options = LeaseOptions::new("x", Duration::from_secs(30));
-    let options =
-        LeaseOptions { renewal: redlock_operator::redlock::Renewal::Every(Duration::from_millis(300)), ..options };
+    let options = LeaseOptions { renewal: Renewal::Every(Duration::from_millis(300)), ..options };
     let lease = client.try_acquire(&key, &options).await.expect("granted");
     for server in &servers {
         eventually("the key", async || server.get(&key).await).await;
@@ -168,5 +167,40 @@ async fn a_lease_dropped_as_its_runtime_ends_neither_blocks_nor_panics() {
     assert!(done.join().expect("no panic"), "what is proven stays proven until its end");
     for server in &servers {
         eventually("expired by itself", async || server.get(&key("a")).await.is_none().then_some(())).await;
+    }
+}
+
+#[tokio::test]
+async fn a_lease_renewed_as_often_as_it_may_be_tells_its_holder_before_it_is_given_back() {
+    let ttl = Duration::from_secs(30);
+    let servers = Server::start_armed(3).await;
+    let (one, other, key) = (client(&servers), client(&servers), key("a"));
+    let renewal = Renewal::Every(Duration::from_millis(20));
+    let options = LeaseOptions { renewal, max_renewals: Some(3), ..LeaseOptions::new("one", ttl) };
+    for gives_back in [true, false] {
+        let lease = one.acquire(&key, &options, Wait::Forever).await.expect("granted");
+        let mut renewals = 0;
+        let mut state = lease.state();
+        let ended = loop {
+            match *state.borrow_and_update() {
+                LeaseState::Held(grant) => renewals = grant.renewals,
+                ended => break ended,
+            }
+            timeout(PATIENCE, state.changed()).await.expect("an event").expect("a watchdog");
+        };
+        assert_eq!((ended, renewals), (LeaseState::Lost(Loss::MaxRenewals), 3));
+        assert!(!lease.is_held());
+        // It has the rest of its validity to undo its work.
+        let error = other.try_acquire(&key, &LeaseOptions::new("other", ttl)).await.expect_err("kept meanwhile");
+        assert_eq!(error.reason(), Reason::Contended);
+        if gives_back {
+            assert_eq!(lease.release().await, Released::Held);
+        } else {
+            drop(lease);
+        }
+        eventually("given back", async || {
+            other.try_acquire(&key, &LeaseOptions::new("other", ttl)).await.ok().map(drop)
+        })
+        .await;
     }
 }

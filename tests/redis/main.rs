@@ -9,6 +9,7 @@ mod faults;
 mod keep;
 mod keeper;
 mod queue;
+mod reentrant;
 mod server;
 mod shutdown;
 mod waiting;
