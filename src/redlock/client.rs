@@ -17,12 +17,12 @@ use super::fence::{Token, TokenClock};
 use super::key::LockKey;
 use super::lease::{Grant, Lease, LeaseOptions};
 use super::line::Lines;
-use super::node::{Freed, Kept, Node, Place, Reading};
+use super::node::{Bid, Freed, Kept, Node, Place, Reading};
 use super::owner::Owner;
 use super::quorum::{Decision, Quorum};
 use super::redis_node::RedisNode;
 use super::validity::{drift, valid_until};
-use super::vote::{self, Bid};
+use super::vote;
 use super::wait::{self, HEAD_START, Session};
 use super::watchdog;
 
@@ -170,6 +170,16 @@ impl<N: Node> Client<N> {
         &self.inner.closing
     }
 
+    /// The future's output, unless the client is shut down before.
+    pub(super) async fn unless_closing<T>(&self, future: impl Future<Output = T>) -> Result<T, Error> {
+        tokio::select! {
+            // What is ready at once costs no look at the token.
+            biased;
+            output = future => Ok(output),
+            () = self.inner.closing.cancelled() => Err(Error::ShutDown),
+        }
+    }
+
     /// Runs a task that a shutdown waits for.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.inner.background.spawn(task);
@@ -215,7 +225,7 @@ impl<N: Node> Client<N> {
     /// is seeded: this process has no validity of its own yet that would permit it.
     pub async fn adopt(&self, key: &LockKey, owner: &Owner, options: &LeaseOptions) -> Result<Lease, Error> {
         options.check()?;
-        let bid = Arc::new(Bid { key: key.clone(), owner: owner.clone(), ttl: options.ttl });
+        let bid = Arc::new(Bid::new(key.clone(), owner.clone(), options.ttl));
         self.inner.tokens.observe(key.namespace(), owner.token());
         let sent_at = Instant::now();
         let mut answers = self.ask_renew(&bid, sent_at);
@@ -245,8 +255,11 @@ impl<N: Node> Client<N> {
     /// Gives a grant back on all nodes. Ends as soon as a majority has answered, at the latest after one limit on a call;
     /// what is then still on its way is carried out in the background.
     pub async fn release(&self, key: &LockKey, owner: &Owner) -> Released {
-        let bid = Arc::new(Bid { key: key.clone(), owner: owner.clone(), ttl: Duration::ZERO });
-        let mut answers = self.ask_release(&bid, (0..self.nodes().len()).collect(), true);
+        self.release_bid(&Arc::new(Bid::new(key.clone(), owner.clone(), Duration::ZERO))).await
+    }
+
+    pub(super) async fn release_bid(&self, bid: &Arc<Bid>) -> Released {
+        let mut answers = self.ask_release(bid, 0..self.nodes().len(), true);
         let (mut held, mut not_held, mut passed) = (0, 0, false);
         let decision = loop {
             match answers.next().await {
@@ -265,7 +278,7 @@ impl<N: Node> Client<N> {
         };
         self.finish_in_background(answers);
         if passed {
-            self.note_passed(key);
+            self.note_passed(bid.key());
         }
         match decision {
             Decision::Yes => Released::Held,
@@ -311,9 +324,9 @@ impl<N: Node> Client<N> {
 
     /// What each node knows of the lock; tokens seen are taken note of.
     pub(super) async fn survey(&self, lock: &LockKey) -> Vec<Result<Reading, NodeError>> {
-        let (key, deadline) = (Arc::new(lock.clone()), Instant::now() + self.inner.node_timeout);
+        let deadline = Instant::now() + self.inner.node_timeout;
         let mut answers = self.ask(0..self.nodes().len(), |nodes, index| {
-            let key = Arc::clone(&key);
+            let key = lock.clone();
             async move { (index, nodes[index].read(&key, deadline).await) }
         });
         let mut readings = vec![Err(NodeError::Timeout); self.nodes().len()];
@@ -389,21 +402,21 @@ impl<N: Node> Client<N> {
         let deadline = sent_at + self.inner.node_timeout;
         self.ask(0..self.nodes().len(), |nodes, index| {
             let bid = Arc::clone(bid);
-            async move { (index, nodes[index].renew(&bid.key, &bid.owner, bid.ttl, deadline).await) }
+            async move { (index, nodes[index].renew(&bid, deadline).await) }
         })
     }
 
     /// Asks some nodes to delete what they hold of a grant.
-    fn ask_release(
+    fn ask_release<I: IntoIterator<Item = usize>>(
         &self,
         bid: &Arc<Bid>,
-        indexes: Vec<usize>,
+        indexes: I,
         wake: bool,
-    ) -> Answers<impl Future<Output = (usize, Result<Freed, NodeError>)> + Send + 'static + use<N>> {
+    ) -> Answers<impl Future<Output = (usize, Result<Freed, NodeError>)> + Send + 'static + use<N, I>> {
         let deadline = Instant::now() + self.inner.node_timeout;
         self.ask(indexes, |nodes, index| {
             let bid = Arc::clone(bid);
-            async move { (index, nodes[index].release(&bid.key, &bid.owner, wake, deadline).await) }
+            async move { (index, nodes[index].release(&bid, wake, deadline).await) }
         })
     }
 
@@ -412,12 +425,23 @@ impl<N: Node> Client<N> {
         self.send_in_background(|| self.ask_release(bid, indexes, wake));
     }
 
+    /// Enters the queues of some nodes, in the background.
+    pub(super) fn join_queue(&self, key: &LockKey, place: &Arc<Place>, indexes: Vec<usize>) {
+        self.send_in_background(|| {
+            let deadline = Instant::now() + self.inner.node_timeout;
+            self.ask(indexes, |nodes, index| {
+                let (key, place) = (key.clone(), Arc::clone(place));
+                async move { nodes[index].enqueue(&key, &place, deadline).await }
+            })
+        });
+    }
+
     /// Takes a place off the queues of some nodes, in the background.
     pub(super) fn leave_queue(&self, key: &LockKey, place: &Arc<Place>, indexes: Vec<usize>) {
         self.send_in_background(|| {
-            let (key, deadline) = (Arc::new(key.clone()), Instant::now() + self.inner.node_timeout);
+            let deadline = Instant::now() + self.inner.node_timeout;
             self.ask(indexes, |nodes, index| {
-                let (key, place) = (Arc::clone(&key), Arc::clone(place));
+                let (key, place) = (key.clone(), Arc::clone(place));
                 async move { nodes[index].dequeue(&key, &place, deadline).await }
             })
         });

@@ -1,6 +1,7 @@
 //! Names of locks, and what they are called on a node.
 
 use std::fmt;
+use std::sync::Arc;
 
 /// A lock's name: a namespace and a name within it.
 ///
@@ -8,9 +9,15 @@ use std::fmt;
 /// sorted set `redlock:<namespace>#fences` holds the last fencing token of each lock of the namespace, and the sorted set
 /// `redlock:<namespace>#queue/<name>` those who wait for this one. A namespace has neither `/` nor `#`, so no lock's key can
 /// be another's, nor a set of any namespace.
+/// Cheap to clone: its names on a node are made once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LockKey {
-    redis_key: String,
+pub struct LockKey(Arc<Names>);
+
+#[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Names {
+    key: String,
+    fences: String,
+    queue: String,
     namespace_end: usize,
 }
 
@@ -40,39 +47,42 @@ impl LockKey {
         if name.is_empty() || name.len() > 128 || name.chars().any(|c| c.is_whitespace() || c.is_control()) {
             return Err(InvalidKey::Name(name.to_owned()));
         }
-        let namespace_end = PREFIX.len() + namespace.len();
-        Ok(Self { redis_key: format!("{PREFIX}{namespace}/{name}"), namespace_end })
+        Ok(Self(Arc::new(Names {
+            key: format!("{PREFIX}{namespace}/{name}"),
+            fences: format!("{PREFIX}{namespace}#fences"),
+            queue: format!("{PREFIX}{namespace}#queue/{name}"),
+            namespace_end: PREFIX.len() + namespace.len(),
+        })))
     }
 
     /// The namespace.
     #[must_use]
     pub fn namespace(&self) -> &str {
-        &self.redis_key[PREFIX.len()..self.namespace_end]
+        &self.0.key[PREFIX.len()..self.0.namespace_end]
     }
 
     /// The name within the namespace.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.redis_key[self.namespace_end + 1..]
+        &self.0.key[self.0.namespace_end + 1..]
     }
 
     /// The key that holds the owner, and the channel that carries releases.
     #[must_use]
     pub fn redis_key(&self) -> &str {
-        &self.redis_key
+        &self.0.key
     }
 
     /// The sorted set of the namespace's last fencing tokens.
     #[must_use]
-    pub fn fences_key(&self) -> String {
-        format!("{}#fences", &self.redis_key[..self.namespace_end])
+    pub fn fences_key(&self) -> &str {
+        &self.0.fences
     }
 
     /// The sorted set of those who wait for the lock.
     #[must_use]
-    pub fn queue_key(&self) -> String {
-        let (namespace, name) = self.redis_key.split_at(self.namespace_end);
-        format!("{namespace}#queue{name}")
+    pub fn queue_key(&self) -> &str {
+        &self.0.queue
     }
 }
 

@@ -14,6 +14,48 @@ use super::fence::Token;
 use super::key::LockKey;
 use super::owner::Owner;
 
+/// A grant that is asked for or held: the lock, its owner, and for how long.
+#[derive(Debug)]
+pub struct Bid {
+    key: LockKey,
+    owner: Owner,
+    value: String,
+    ttl: Duration,
+}
+
+impl Bid {
+    /// A bid of `owner` for `ttl`.
+    #[must_use]
+    pub fn new(key: LockKey, owner: Owner, ttl: Duration) -> Self {
+        let value = owner.to_string();
+        Self { key, owner, value, ttl }
+    }
+
+    /// The lock.
+    #[must_use]
+    pub fn key(&self) -> &LockKey {
+        &self.key
+    }
+
+    /// Who asks for it, or has it.
+    #[must_use]
+    pub fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    /// The owner as it stands on a node: the value of the key.
+    #[must_use]
+    pub fn value(&self) -> &str {
+        &self.value
+    }
+
+    /// Time to live on each node.
+    #[must_use]
+    pub fn ttl(&self) -> Duration {
+        self.ttl
+    }
+}
+
 /// A node's answer to [`Node::acquire`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vote {
@@ -113,39 +155,20 @@ pub trait Node: Send + Sync + 'static {
     /// What the node is called in errors and logs.
     fn name(&self) -> &str;
 
-    /// Sets the key for `owner` and `ttl` if it is free, and votes on the owner's token.
-    fn acquire(
-        &self,
-        key: &LockKey,
-        owner: &Owner,
-        ttl: Duration,
-        deadline: Instant,
-    ) -> impl Future<Output = Result<Vote, NodeError>> + Send;
+    /// Sets the key for the bid's owner and TTL if it is free, and votes on the owner's token.
+    fn acquire(&self, bid: &Bid, deadline: Instant) -> impl Future<Output = Result<Vote, NodeError>> + Send;
 
-    /// Resets the expiry to `ttl` if the key is `owner`'s. Never creates a key: nothing expired is revived.
-    fn renew(
-        &self,
-        key: &LockKey,
-        owner: &Owner,
-        ttl: Duration,
-        deadline: Instant,
-    ) -> impl Future<Output = Result<Kept, NodeError>> + Send;
+    /// Resets the expiry to the TTL if the key is the owner's. Never creates a key: nothing expired is revived.
+    fn renew(&self, bid: &Bid, deadline: Instant) -> impl Future<Output = Result<Kept, NodeError>> + Send;
 
-    /// Sets the key for `owner` where the node lacks it, never over another's. Only for a holder whose own validity runs.
-    fn seed(
-        &self,
-        key: &LockKey,
-        owner: &Owner,
-        ttl: Duration,
-        deadline: Instant,
-    ) -> impl Future<Output = Result<Kept, NodeError>> + Send;
+    /// Sets the key for the owner where the node lacks it, never over another's. Only for a holder whose own validity runs.
+    fn seed(&self, bid: &Bid, deadline: Instant) -> impl Future<Output = Result<Kept, NodeError>> + Send;
 
-    /// Deletes the key if it is `owner`'s, and with `wake` takes the first off the queue and tells all who listen who that
+    /// Deletes the key if it is the owner's, and with `wake` takes the first off the queue and tells all who listen who that
     /// is.
     fn release(
         &self,
-        key: &LockKey,
-        owner: &Owner,
+        bid: &Bid,
         wake: bool,
         deadline: Instant,
     ) -> impl Future<Output = Result<Freed, NodeError>> + Send;

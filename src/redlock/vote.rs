@@ -1,7 +1,6 @@
 //! One vote on a grant: ask all nodes, decide as soon as it is decided, leave nothing behind where it fails.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::stream::{BoxStream, StreamExt as _};
 use tokio::time::Instant;
@@ -10,21 +9,13 @@ use super::client::Client;
 use super::error::{Error, NodeError};
 use super::key::LockKey;
 use super::lease::{Grant, LeaseOptions};
-use super::node::{Node, Vote};
+use super::node::{Bid, Node, Vote};
 use super::owner::Owner;
 use super::quorum::Decision;
 use super::validity::valid_until;
 
 /// How often a token that nodes found stale is replaced by a larger one before the attempt fails.
 const TOKEN_TRIES: usize = 8;
-
-/// A grant that is asked for or held: the lock, its owner, and for how long.
-#[derive(Debug)]
-pub(super) struct Bid {
-    pub(super) key: LockKey,
-    pub(super) owner: Owner,
-    pub(super) ttl: Duration,
-}
 
 /// A vote that was won.
 pub(super) struct Granted {
@@ -65,7 +56,7 @@ async fn hold_vote<N: Node>(client: &Client<N>, key: &LockKey, options: &LeaseOp
         return Err(Error::ShutDown);
     }
     let owner = Owner::new(options.identity.clone(), client.propose_token(key)?);
-    let bid = Arc::new(Bid { key: key.clone(), owner, ttl: options.ttl });
+    let bid = Arc::new(Bid::new(key.clone(), owner, options.ttl));
     // Whatever happens from here to the grant, also that this future is dropped, is undone on the nodes.
     let mut undo = Undo { client, bid: Arc::clone(&bid), nodes: (0..client.nodes().len()).collect() };
 
@@ -73,7 +64,7 @@ async fn hold_vote<N: Node>(client: &Client<N>, key: &LockKey, options: &LeaseOp
     let deadline = sent_at + client.node_timeout();
     let mut answers = client.ask(0..client.nodes().len(), |nodes, index| {
         let bid = Arc::clone(&bid);
-        async move { (index, nodes[index].acquire(&bid.key, &bid.owner, bid.ttl, deadline).await) }
+        async move { (index, nodes[index].acquire(&bid, deadline).await) }
     });
 
     let quorum = client.quorum();

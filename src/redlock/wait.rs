@@ -5,6 +5,7 @@
 //! head start. The queue is a hint and no more: who is named by mistake, or tries out of turn, is still only granted by a
 //! majority of votes; and who never hears anything tries when the lease that it saw has ended.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,22 +52,10 @@ pub(super) async fn acquire<N: Node>(
     wait: Wait,
 ) -> Result<Lease, Error> {
     options.check()?;
-    tokio::select! {
-        biased;
-        () = client.closing().cancelled() => Err(Error::ShutDown),
-        granted = contend(client, key, options, wait) => granted,
-    }
-}
-
-async fn contend<N: Node>(
-    client: &Client<N>,
-    key: &LockKey,
-    options: &LeaseOptions,
-    wait: Wait,
-) -> Result<Lease, Error> {
     let since = Instant::now();
     let deadline = wait.deadline();
-    let Some(mut turn) = until(deadline, client.lines().turn(key, options.priority)).await else {
+    let in_line = until(deadline, client.lines().turn(key, options.priority));
+    let Some(mut turn) = client.unless_closing(in_line).await? else {
         return Err(Error::Contended { holder: None, remaining: None });
     };
     // Others wait: to try first would be to overtake them.
@@ -88,7 +77,7 @@ async fn contend<N: Node>(
             Next::Look => contender.look(failures).await?,
         };
         failures = if pause.is_orderly { 0 } else { failures + 1 };
-        next = match until(deadline, contender.pause(pause)).await {
+        next = match client.unless_closing(until(deadline, contender.pause(pause))).await? {
             Some(next) => next,
             None => return Err(error),
         };
@@ -203,9 +192,9 @@ impl<N: Node> Contender<'_, N> {
         if let Some(entered) = &mut self.place {
             entered.nodes.fill(true);
         }
-        let (key, deadline) = (Arc::new(self.key.clone()), Instant::now() + self.client.node_timeout());
+        let deadline = Instant::now() + self.client.node_timeout();
         let mut answers = self.client.ask(0..self.client.nodes().len(), |nodes, index| {
-            let (key, place) = (Arc::clone(&key), Arc::clone(&place));
+            let (key, place) = (self.key.clone(), Arc::clone(&place));
             async move { (index, nodes[index].enqueue(&key, &place, deadline).await) }
         });
         let mut seen: Vec<Result<Queued, NodeError>> = vec![Err(NodeError::Timeout); self.client.nodes().len()];
@@ -224,13 +213,18 @@ impl<N: Node> Contender<'_, N> {
 
     /// Waits until a release names this one, or for so long; answers what to do then.
     async fn pause(&mut self, mut pause: Pause) -> Next {
+        let latest = Instant::now() + LONGEST_PAUSE;
         loop {
             match self.called_within(&pause).await {
                 Call::Mine => return Next::Try,
                 Call::Missed => return Next::Look,
                 Call::None => return pause.then,
                 Call::Anothers(token) => {
+                    // Some nodes may have named this one, and taken it off their queue.
+                    self.enter_again();
                     let length = self.client.random_between(HEAD_START, HEAD_START * 3 / 2);
+                    // While others are named over and over, a look now and then makes sure of the place.
+                    let length = length.min(latest.saturating_duration_since(Instant::now()));
                     let needed = self.client.quorum().votes_needed();
                     let from = Token::new(token.get() + 1);
                     pause = Pause { length, then: Next::Look, needed, from, is_orderly: true };
@@ -255,37 +249,48 @@ impl<N: Node> Contender<'_, N> {
                     self.session.news = None;
                     continue;
                 }
-                Err(_) => return release.map_or(Call::None, |r| r.call()),
+                Err(_) => return release.map_or(Call::None, |r| r.call(self.waiter())),
             };
-            let is_mine = self.note(&heard);
+            self.note(&heard);
             let News::Released { token, next } = heard.news else { return Call::Missed };
             // Late messages of an earlier release.
             if pause.from.is_some_and(|from| token < from) || release.as_ref().is_some_and(|r| token < r.token) {
                 continue;
             }
             if release.as_ref().is_none_or(|r| token > r.token) {
-                release = Some(Release { token, nodes: HashMap::new() });
+                release = Some(Release { token, named: HashMap::new() });
                 end = end.min(Instant::now() + STRAGGLERS);
             }
             if let Some(release) = &mut release {
-                release.nodes.insert(heard.node, next.is_none() || is_mine);
-                if release.nodes.len() >= pause.needed {
-                    return release.call();
+                release.named.insert(heard.node, next);
+                if release.named.len() >= pause.needed {
+                    return release.call(self.waiter());
                 }
             }
         }
     }
 
-    /// Takes note of a place that a node has taken off its queue. Answers whether it was this one's.
-    fn note(&mut self, heard: &Heard) -> bool {
-        let (Some(entered), News::Released { next: Some(next), .. }) = (&mut self.place, &heard.news) else {
-            return false;
-        };
-        let is_mine = **next == *entered.place.waiter;
-        if is_mine {
+    /// Takes note where a node has taken this one's place off its queue.
+    fn note(&mut self, heard: &Heard) {
+        if let (Some(entered), News::Released { next: Some(next), .. }) = (&mut self.place, &heard.news)
+            && **next == *entered.place.waiter
+        {
             entered.nodes[heard.node] = false;
         }
-        is_mine
+    }
+
+    fn waiter(&self) -> &str {
+        self.place.as_ref().map_or("", |entered| &entered.place.waiter)
+    }
+
+    /// Enters again the queues that have taken this one off. It keeps its place there.
+    fn enter_again(&mut self) {
+        let Some(entered) = &mut self.place else { return };
+        let nodes: Vec<_> = (0..).zip(&entered.nodes).filter(|(_, has)| !**has).map(|(node, _)| node).collect();
+        if !nodes.is_empty() {
+            entered.nodes.fill(true);
+            self.client.join_queue(self.key, &entered.place, nodes);
+        }
     }
 
     fn jittered(&self, first: Duration, failures: u32) -> Duration {
@@ -310,24 +315,32 @@ enum Call {
 /// The messages of one release.
 struct Release {
     token: Token,
-    /// Whether each node would let this one go first.
-    nodes: HashMap<usize, bool>,
+    /// Whom each node named.
+    named: HashMap<usize, Option<Box<str>>>,
 }
 
 impl Release {
-    fn call(&self) -> Call {
-        let mine = self.nodes.values().filter(|mine| **mine).count();
-        // Nodes may differ in whom they name. Where they are equally divided all of those try.
-        if 2 * mine >= self.nodes.len() { Call::Mine } else { Call::Anothers(self.token) }
+    /// Nodes may differ in whom they name. It is the turn of whom the most have named, of several the first by name, so that
+    /// all who hear the same agree.
+    fn call(&self, waiter: &str) -> Call {
+        let mut votes: HashMap<&str, usize> = HashMap::new();
+        for named in self.named.values().flatten() {
+            *votes.entry(named).or_default() += 1;
+        }
+        match votes.into_iter().max_by_key(|&(named, votes)| (votes, Reverse(named))) {
+            Some((named, _)) if named != waiter => Call::Anothers(self.token),
+            // Nobody is in any queue: whoever listens tries.
+            Some(_) | None => Call::Mine,
+        }
     }
 }
 
 /// Begins to listen on all nodes; returns once a majority listens or has failed to.
 async fn listen<N: Node>(client: &Client<N>, key: &LockKey) -> mpsc::UnboundedReceiver<Heard> {
     let (wake, heard) = mpsc::unbounded_channel();
-    let (key, deadline) = (Arc::new(key.clone()), Instant::now() + client.node_timeout());
+    let deadline = Instant::now() + client.node_timeout();
     let mut answers = client.ask(0..client.nodes().len(), |nodes, index| {
-        let (key, wake) = (Arc::clone(&key), wake.clone());
+        let (key, wake) = (key.clone(), wake.clone());
         async move { (index, nodes[index].subscribe(&key, index, wake, deadline).await) }
     });
     let mut listening = 0;

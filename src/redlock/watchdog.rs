@@ -13,9 +13,9 @@ use tokio::time::{Instant, sleep_until};
 use super::client::{Client, Released};
 use super::error::NodeFailure;
 use super::lease::{Grant, Lease, LeaseOptions, LeaseState, Loss, Order, Renewal};
-use super::node::{Kept, Node, Vote};
+use super::node::{Bid, Kept, Node, Vote};
 use super::validity::valid_until;
-use super::vote::{Bid, Granted};
+use super::vote::Granted;
 
 /// Bounds of the pause before a renewal that had no majority is tried again.
 const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(150));
@@ -25,7 +25,7 @@ pub(super) fn start<N: Node>(client: &Client<N>, granted: Granted, options: &Lea
     let Granted { bid, grant, late } = granted;
     let (sender, state) = watch::channel(LeaseState::Held(grant));
     let (order, orders) = oneshot::channel();
-    let lease = Lease::new(bid.key.clone(), bid.owner.clone(), state, order);
+    let lease = Lease::new(bid.key().clone(), bid.owner().clone(), state, order);
     let watchdog = Watchdog {
         client: client.clone(),
         bid,
@@ -81,7 +81,7 @@ impl<N: Node> Watchdog<N> {
                     Some(Order::Abandon) => {}
                     Some(Order::Release(done)) => {
                         // Whoever asked may have gone meanwhile.
-                        let _ = done.send(self.client.release(&self.bid.key, &self.bid.owner).await);
+                        let _ = done.send(self.client.release_bid(&self.bid).await);
                     }
                     None => self.give_back(),
                 }
@@ -113,7 +113,7 @@ impl<N: Node> Watchdog<N> {
             return Released::AlreadyExpired;
         }
         self.end(LeaseState::Released);
-        self.client.release(&self.bid.key, &self.bid.owner).await
+        self.client.release_bid(&self.bid).await
     }
 
     /// Renews until the lease is lost.
@@ -151,7 +151,7 @@ impl<N: Node> Watchdog<N> {
                 Round::Taken => return Loss::Taken,
                 Round::Unknown(failures) => {
                     let error = self.client.no_quorum(self.client.nodes().len() - failures.len(), failures);
-                    tracing::debug!(key = %self.bid.key, owner = %self.bid.owner, %error, late = ?at.elapsed(), "not renewed");
+                    tracing::debug!(key = %self.bid.key(), owner = self.bid.value(), %error, late = ?at.elapsed(), "not renewed");
                     Instant::now() + self.client.random_between(RETRY_PAUSE.0, RETRY_PAUSE.1)
                 }
             });
@@ -197,7 +197,7 @@ impl<N: Node> Watchdog<N> {
         let deadline = Instant::now() + self.client.node_timeout();
         let mut answers = self.client.ask(missing, |nodes, index| {
             let bid = Arc::clone(&self.bid);
-            async move { (index, nodes[index].seed(&bid.key, &bid.owner, bid.ttl, deadline).await) }
+            async move { (index, nodes[index].seed(&bid, deadline).await) }
         });
         let mut seeded = 0;
         while let Some((index, answer)) = answers.next().await {
@@ -243,7 +243,7 @@ impl<N: Node> Watchdog<N> {
             if grant.renewed_at < sent_at {
                 grant.renewals += 1;
                 grant.renewed_at = sent_at;
-                grant.valid_until = valid_until(sent_at, self.bid.ttl);
+                grant.valid_until = valid_until(sent_at, self.bid.ttl());
             }
             grant.votes = votes;
         })

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
-use redlock_operator::redlock::node::{Freed, Heard, Kept, News, Node, Place, QUEUE_LIFETIME, Queued, Reading, Vote};
+use redlock_operator::redlock::node::{
+    Bid, Freed, Heard, Kept, News, Node, Place, QUEUE_LIFETIME, Queued, Reading, Vote,
+};
 use redlock_operator::redlock::{Environment, LockKey, NodeError, Owner, Token};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -313,8 +315,8 @@ impl Node for SimNode {
         &self.name
     }
 
-    async fn acquire(&self, key: &LockKey, owner: &Owner, ttl: Duration, deadline: Instant) -> Result<Vote, NodeError> {
-        let (key, owner) = (key.redis_key().to_owned(), owner.clone());
+    async fn acquire(&self, bid: &Bid, deadline: Instant) -> Result<Vote, NodeError> {
+        let (key, owner, ttl) = (bid.key().redis_key().to_owned(), bid.owner().clone(), bid.ttl());
         self.call(deadline, move |server, now| {
             let free = server.owner(&key, now).is_none();
             if free {
@@ -333,8 +335,8 @@ impl Node for SimNode {
         .await
     }
 
-    async fn renew(&self, key: &LockKey, owner: &Owner, ttl: Duration, deadline: Instant) -> Result<Kept, NodeError> {
-        let (key, owner) = (key.redis_key().to_owned(), owner.clone());
+    async fn renew(&self, bid: &Bid, deadline: Instant) -> Result<Kept, NodeError> {
+        let (key, owner, ttl) = (bid.key().redis_key().to_owned(), bid.owner().clone(), bid.ttl());
         self.call(deadline, move |server, now| {
             server.check_armed()?;
             match server.owner(&key, now) {
@@ -349,8 +351,8 @@ impl Node for SimNode {
         .await
     }
 
-    async fn seed(&self, key: &LockKey, owner: &Owner, ttl: Duration, deadline: Instant) -> Result<Kept, NodeError> {
-        let (key, owner) = (key.redis_key().to_owned(), owner.clone());
+    async fn seed(&self, bid: &Bid, deadline: Instant) -> Result<Kept, NodeError> {
+        let (key, owner, ttl) = (bid.key().redis_key().to_owned(), bid.owner().clone(), bid.ttl());
         self.call(deadline, move |server, now| {
             server.check_armed()?;
             if server.owner(&key, now).is_some_and(|other| other != owner.to_string()) {
@@ -362,8 +364,8 @@ impl Node for SimNode {
         .await
     }
 
-    async fn release(&self, key: &LockKey, owner: &Owner, wake: bool, deadline: Instant) -> Result<Freed, NodeError> {
-        let (key, owner) = (key.redis_key().to_owned(), owner.clone());
+    async fn release(&self, bid: &Bid, wake: bool, deadline: Instant) -> Result<Freed, NodeError> {
+        let (key, owner) = (bid.key().redis_key().to_owned(), bid.owner().clone());
         self.call(deadline, move |server, now| {
             if server.owner(&key, now) != Some(owner.to_string().as_str()) {
                 return Ok(Freed::No);

@@ -17,6 +17,9 @@ use crate::redlock::error::NodeError;
 /// Limit on connecting, logging in and checking. Longer than a call's: it costs nobody anything, since calls meanwhile
 /// fail at once.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Calls that may wait to be written to the connection. Beyond it they wait for room, and give up at their own limit: a node
+/// that reads nothing costs no more memory than this.
+const QUEUE_LENGTH: usize = 1024;
 /// Calls in a row without an answer after which the connection is given up. A connection that is being made again fails
 /// calls at once: this is the circuit breaker, and the handshake is its probe.
 const TIMEOUTS_UNTIL_BROKEN: u32 = 3;
@@ -123,8 +126,11 @@ async fn connect(endpoint: &Endpoint, subscriptions: &Arc<Subscriptions>) -> Res
         }
     };
     // The limits are ours: on the whole handshake, and on each call by its own deadline.
-    let config =
-        AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None).set_push_sender(on_push);
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(None)
+        .set_response_timeout(None)
+        .set_pipeline_buffer_size(QUEUE_LENGTH)
+        .set_push_sender(on_push);
     let client = redis::Client::open(endpoint.connection_info().await?).map_err(|e| node_error(&e))?;
     let mut connection =
         client.get_multiplexed_async_connection_with_config(&config).await.map_err(|e| node_error(&e))?;

@@ -22,8 +22,7 @@ use self::subscriptions::{Subscriptions, Waiter};
 use super::error::NodeError;
 use super::fence::Token;
 use super::key::{ARMED_KEY, LockKey};
-use super::node::{Freed, Heard, Kept, Node, Place, QUEUE_LIFETIME, Queued, Reading, Vote};
-use super::owner::Owner;
+use super::node::{Bid, Freed, Heard, Kept, Node, Place, QUEUE_LIFETIME, Queued, Reading, Vote};
 
 /// Whether the server is connected and fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,20 +113,13 @@ impl RedisNode {
     }
 
     /// Runs a script that answers [`Kept`] as a number.
-    async fn keep(
-        &self,
-        script: &'static Script,
-        key: &LockKey,
-        owner: &Owner,
-        ttl: Duration,
-        deadline: Instant,
-    ) -> Result<Kept, NodeError> {
+    async fn keep(&self, script: &'static Script, bid: &Bid, deadline: Instant) -> Result<Kept, NodeError> {
         let required = self.endpoint.marker == Marker::Required;
-        let answer = self
+        let answer: i64 = self
             .call(deadline, async |connection, link| {
                 let run_id = if required { link.run_id.as_str() } else { "" };
-                let args = [owner.to_string(), millis(ttl).to_string(), run_id.to_owned()];
-                script.run::<i64>(connection, &[key.redis_key()], &args).await
+                let ttl = millis(bid.ttl()).to_string();
+                script.run(connection, &[bid.key().redis_key()], &[bid.value(), &ttl, run_id]).await
             })
             .await?;
         match answer {
@@ -151,18 +143,23 @@ impl Node for RedisNode {
         &self.endpoint.name
     }
 
-    async fn acquire(&self, key: &LockKey, owner: &Owner, ttl: Duration, deadline: Instant) -> Result<Vote, NodeError> {
-        if millis(ttl) == 0 {
+    async fn acquire(&self, bid: &Bid, deadline: Instant) -> Result<Vote, NodeError> {
+        let (key, ttl) = (bid.key(), millis(bid.ttl()));
+        if ttl == 0 {
             return Err(NodeError::TtlRefused);
         }
-        let marker = self.endpoint.marker;
-        let mut commands = redis::pipe();
-        commands.cmd("SET").arg(key.redis_key()).arg(owner.to_string()).arg("NX").arg("PX").arg(millis(ttl));
-        commands.cmd("ZADD").arg(key.fences_key()).arg("GT").arg("CH").arg(owner.token().get()).arg(key.redis_key());
-        if marker == Marker::Required {
+        let required = self.endpoint.marker == Marker::Required;
+        let count = if required { 3 } else { 2 };
+        let mut commands = redis::Pipeline::with_capacity(count);
+        let mut set = redis::Cmd::with_capacity(6, key.redis_key().len() + bid.value().len() + 32);
+        set.arg("SET").arg(key.redis_key()).arg(bid.value()).arg("NX").arg("PX").arg(ttl);
+        commands.add_command(set);
+        let mut vote = redis::Cmd::with_capacity(6, key.fences_key().len() + key.redis_key().len() + 32);
+        vote.arg("ZADD").arg(key.fences_key()).arg("GT").arg("CH").arg(bid.owner().token().get()).arg(key.redis_key());
+        commands.add_command(vote);
+        if required {
             commands.cmd("GET").arg(ARMED_KEY);
         }
-        let count = if marker == Marker::Required { 3 } else { 2 };
         let (answers, link) = self
             .call(deadline, async |mut connection, link| {
                 Ok((connection.req_packed_commands(&commands, 0, count).await?, link))
@@ -177,9 +174,9 @@ impl Node for RedisNode {
             Value::Nil => return Ok(Vote::Held),
             other => return Err(NodeError::Protocol(format!("SET answered {other:?}"))),
         }
-        if marker == Marker::Required {
+        if required {
             let armed = redis::from_redis_value::<Option<String>>(next()?).ok().flatten();
-            check_marker(armed.as_deref(), &link.run_id, ttl)?;
+            check_marker(armed.as_deref(), &link.run_id, bid.ttl())?;
         }
         match fence {
             Value::Int(1) => Ok(Vote::Yes),
@@ -188,17 +185,17 @@ impl Node for RedisNode {
         }
     }
 
-    async fn renew(&self, key: &LockKey, owner: &Owner, ttl: Duration, deadline: Instant) -> Result<Kept, NodeError> {
-        self.keep(&RENEW, key, owner, ttl, deadline).await
+    async fn renew(&self, bid: &Bid, deadline: Instant) -> Result<Kept, NodeError> {
+        self.keep(&RENEW, bid, deadline).await
     }
 
-    async fn seed(&self, key: &LockKey, owner: &Owner, ttl: Duration, deadline: Instant) -> Result<Kept, NodeError> {
-        self.keep(&SEED, key, owner, ttl, deadline).await
+    async fn seed(&self, bid: &Bid, deadline: Instant) -> Result<Kept, NodeError> {
+        self.keep(&SEED, bid, deadline).await
     }
 
-    async fn release(&self, key: &LockKey, owner: &Owner, wake: bool, deadline: Instant) -> Result<Freed, NodeError> {
-        let args = [owner.to_string(), if wake { "1" } else { "0" }.to_owned()];
-        let keys = [key.redis_key(), &key.queue_key()];
+    async fn release(&self, bid: &Bid, wake: bool, deadline: Instant) -> Result<Freed, NodeError> {
+        let keys = [bid.key().redis_key(), bid.key().queue_key()];
+        let args = [bid.value(), if wake { "1" } else { "0" }];
         match self.call(deadline, async |connection, _| RELEASE.run::<i64>(connection, &keys, &args).await).await? {
             0 => Ok(Freed::No),
             1 => Ok(Freed::Yes),
@@ -208,20 +205,17 @@ impl Node for RedisNode {
     }
 
     async fn read(&self, key: &LockKey, deadline: Instant) -> Result<Reading, NodeError> {
-        let keys = [key.redis_key(), &key.fences_key()];
+        let keys = [key.redis_key(), key.fences_key()];
         let (owner, remaining, fence) =
             self.call(deadline, async |connection, _| READ.run(connection, &keys, &[]).await).await?;
         Ok(reading(owner, remaining, fence))
     }
 
     async fn enqueue(&self, key: &LockKey, place: &Place, deadline: Instant) -> Result<Queued, NodeError> {
-        let keys = [key.redis_key(), &key.fences_key(), &key.queue_key()];
-        let args = [
-            place.waiter.to_string(),
-            place.priority.to_string(),
-            place.since.elapsed().as_micros().to_string(),
-            QUEUE_LIFETIME.as_millis().to_string(),
-        ];
+        let keys = [key.redis_key(), key.fences_key(), key.queue_key()];
+        let (priority, waited) = (place.priority.to_string(), place.since.elapsed().as_micros().to_string());
+        let lifetime = QUEUE_LIFETIME.as_millis().to_string();
+        let args = [&*place.waiter, &priority, &waited, &lifetime];
         let (owner, remaining, fence, ahead) =
             self.call(deadline, async |connection, _| ENQUEUE.run(connection, &keys, &args).await).await?;
         Ok(Queued { reading: reading(owner, remaining, fence), ahead })

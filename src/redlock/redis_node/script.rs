@@ -49,11 +49,12 @@ impl Script {
         &self,
         mut connection: MultiplexedConnection,
         keys: &[&str],
-        args: &[String],
+        args: &[&str],
     ) -> RedisResult<T> {
         let command = |name: &str, script: &str| {
-            let mut command = redis::cmd(name);
-            command.arg(script).arg(keys.len()).arg(keys).arg(args);
+            let texts = keys.iter().chain(args).map(|text| text.len()).sum::<usize>();
+            let mut command = redis::Cmd::with_capacity(3 + keys.len() + args.len(), script.len() + texts + 16);
+            command.arg(name).arg(script).arg(keys.len()).arg(keys).arg(args);
             command
         };
         match command("EVALSHA", &self.hash).query_async(&mut connection).await {
