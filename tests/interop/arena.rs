@@ -1,0 +1,299 @@
+//! Where contenders meet: Redis servers, one lock on them, the processes that contend for it, and what they reported.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
+use redlock_operator::redlock::{Client, LeaseOptions, LockKey, Marker, RedisNode};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::checker::{Contender, Entry, Library};
+use crate::contend;
+use crate::protocol::{Order, Report, Stamp};
+use crate::server::{PATIENCE, Server};
+
+/// Our limit on a call to a node.
+const NODE_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// Five nodes and a lock on them.
+pub struct Arena {
+    pub servers: Vec<Server>,
+    pub key: LockKey,
+    /// The longest time to live that anybody asks for, and that nodes grant ours.
+    longest_ttl: Duration,
+    history: Arc<watch::Sender<Vec<Entry>>>,
+    contenders: AtomicU32,
+    seed: u64,
+}
+
+/// A contender that takes orders.
+pub struct Handle {
+    pub contender: Contender,
+    orders: mpsc::UnboundedSender<Order>,
+    process: Option<Child>,
+    /// Ends when all that it reported is in the history.
+    reporting: JoinHandle<()>,
+}
+
+impl Arena {
+    pub async fn start(longest_ttl: Duration, seed: u64) -> Self {
+        let servers = futures::future::join_all((0..5).map(|_| Server::start(&[]))).await;
+        for server in &servers {
+            arm(server, longest_ttl).await;
+        }
+        let key = LockKey::new("interop", "job").expect("a valid key");
+        let history = Arc::new(watch::Sender::new(Vec::new()));
+        Self { servers, key, longest_ttl, history, contenders: AtomicU32::new(0), seed }
+    }
+
+    /// A client of our engine, as a process of its own would have one.
+    pub fn client(&self) -> Client {
+        Client::new(self.servers.iter().map(|s| RedisNode::connect(s.endpoint(Marker::Required))), NODE_TIMEOUT)
+    }
+
+    /// Starts a contender as a process of its own, and checks that its clock is ours.
+    pub async fn start_contender(&self, library: Library, ttl: Duration) -> Handle {
+        self.spawn(library, ttl, &[]).await
+    }
+
+    /// Starts one that claims sections without taking the lock.
+    pub async fn start_cheat(&self, library: Library, ttl: Duration) -> Handle {
+        self.spawn(library, ttl, &["--unlocked"]).await
+    }
+
+    async fn spawn(&self, library: Library, ttl: Duration, flags: &[&str]) -> Handle {
+        let contender = self.new_contender(library);
+        let nodes: Vec<_> = self.servers.iter().map(|s| format!("127.0.0.1:{}", s.port)).collect();
+        let millis = |time: Duration| format!("{}ms", time.as_millis());
+        let mut command = match library {
+            Library::Redsync => Command::new(program("redsync")),
+            Library::Redlock4 | Library::Redlock5 => {
+                let mut command = Command::new("node");
+                let line = if library == Library::Redlock4 { "4" } else { "5" };
+                command.arg(program("node-redlock/main.js")).args(["--line", line]);
+                command
+            }
+            Library::Ours => {
+                let mut command = Command::new(our_program());
+                command.args(["--identity", &format!("c{}", contender.number)]);
+                command.args(["--node-timeout", &millis(NODE_TIMEOUT)]);
+                command
+            }
+        };
+        command.args(["--nodes", &nodes.join(","), "--key", self.key.redis_key(), "--ttl", &millis(ttl)]);
+        command.args(["--seed", &self.seed_of(contender).to_string()]).args(flags);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut process = command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}; `make interop` builds it"));
+        let (input, output) = process.stdin.take().zip(process.stdout.take()).expect("pipes to the process");
+        let (orders, to_write) = mpsc::unbounded_channel();
+        tokio::spawn(write_orders(to_write, input));
+        let reporting = tokio::spawn(read_reports(contender, output, Arc::clone(&self.history)));
+        let handle = Handle { contender, orders, process: Some(process), reporting };
+        self.check_clock(&handle).await;
+        handle
+    }
+
+    /// Starts a contender of our engine in the test's own process.
+    pub fn join(&self, ttl: Duration) -> Handle {
+        let contender = self.new_contender(Library::Ours);
+        let (orders, ordered) = mpsc::unbounded_channel();
+        let history = Arc::clone(&self.history);
+        let ours = contend::Contender {
+            client: self.client(),
+            key: self.key.clone(),
+            options: LeaseOptions::new(format!("c{}", contender.number), ttl),
+            unlocked: false,
+            random: StdRng::seed_from_u64(self.seed_of(contender)),
+            orders: ordered,
+            report: move |report| history.send_modify(|all| all.push(Entry::Reported(contender, report))),
+        };
+        Handle { contender, orders, process: None, reporting: tokio::spawn(ours.run()) }
+    }
+
+    fn new_contender(&self, library: Library) -> Contender {
+        Contender { library, number: self.contenders.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    fn seed_of(&self, contender: Contender) -> u64 {
+        // Small enough for JavaScript's numbers.
+        (self.seed + u64::from(contender.number)) % (1 << 31)
+    }
+
+    /// What its clock shows must lie between two moments of ours.
+    async fn check_clock(&self, handle: &Handle) {
+        let (since, before) = (self.so_far(), Stamp::now());
+        handle.tell(Order::Clock);
+        let shown = self.report_of(handle.contender, since, |report| match report {
+            Report::Clock(now) => Some(*now),
+            _ => None,
+        });
+        let (shown, after) = (shown.await, Stamp::now());
+        assert!(before <= shown && shown <= after, "{:?} has another clock", handle.contender);
+    }
+
+    /// How many entries there are by now: what comes later is news.
+    pub fn so_far(&self) -> usize {
+        self.history.borrow().len()
+    }
+
+    /// All that was reported.
+    pub fn history(&self) -> Vec<Entry> {
+        self.history.borrow().clone()
+    }
+
+    /// The first entry, of those after `since`, of which `pick` makes something; waits for it.
+    pub async fn entry<T>(&self, since: usize, what: &str, mut pick: impl FnMut(&Entry) -> Option<T>) -> T {
+        let mut news = self.history.subscribe();
+        let mut found = None;
+        let seen = news.wait_for(|all| {
+            found = all[since..].iter().find_map(&mut pick);
+            found.is_some()
+        });
+        // An arena keeps its history: the channel does not close.
+        drop(timeout(PATIENCE, seen).await);
+        found.unwrap_or_else(|| {
+            panic!("not within {PATIENCE:?}: {what}; the last that was heard: {:#?}", self.last_entries())
+        })
+    }
+
+    fn last_entries(&self) -> Vec<Entry> {
+        let all = self.history.borrow();
+        all[all.len().saturating_sub(20)..].to_vec()
+    }
+
+    /// The first such report of a contender after `since`.
+    pub async fn report_of<T>(
+        &self,
+        contender: Contender,
+        since: usize,
+        mut pick: impl FnMut(&Report) -> Option<T>,
+    ) -> T {
+        let what = format!("a report of {contender:?}");
+        let picked = self.entry(since, &what, |entry| match entry {
+            Entry::Reported(by, report) if *by == contender => pick(report),
+            _ => None,
+        });
+        picked.await
+    }
+
+    /// The value and the end of validity of a contender's next section.
+    pub async fn section_of(&self, contender: Contender, since: usize) -> (String, Stamp) {
+        let started = self.report_of(contender, since, |report| match report {
+            Report::Start { value, until, .. } => Some((value.clone(), *until)),
+            _ => None,
+        });
+        started.await
+    }
+
+    /// Waits until each library has begun a section after `since`.
+    pub async fn progress_of_all(&self, since: usize) {
+        for library in Library::ALL {
+            let what = format!("a section of {library}");
+            let begun = self.entry(since, &what, |entry| {
+                matches!(entry, Entry::Reported(by, Report::Start { .. }) if by.library == library).then_some(())
+            });
+            begun.await;
+        }
+    }
+
+    /// Kills a contender's process, and notes when it had died. All that it reported before is in the history then.
+    pub async fn kill(&self, handle: Handle) -> Stamp {
+        let Handle { contender, process, reporting, .. } = handle;
+        process.expect("a process of its own").kill().await.expect("SIGKILL to our own child");
+        let died = Stamp::now();
+        reporting.await.expect("its reports understood");
+        self.history.send_modify(|all| all.push(Entry::Dead(contender, died)));
+        died
+    }
+
+    /// Ends a contender in good order.
+    pub async fn end(&self, handle: Handle) {
+        let Handle { contender, orders, process, reporting } = handle;
+        drop(orders);
+        if let Some(mut process) = process {
+            let status = timeout(PATIENCE, process.wait()).await.unwrap_or_else(|_| panic!("{contender:?} goes on"));
+            assert!(status.expect("its status").success(), "{contender:?} failed");
+        }
+        timeout(PATIENCE, reporting).await.expect("no more reports").expect("its reports understood");
+    }
+
+    /// Brings a node back that crashed after `crashed`, as the operator does: empty, and only when every lock that it may have
+    /// voted for has expired.
+    pub async fn restart_node(&mut self, index: usize, crashed: Instant) {
+        sleep_until(crashed + self.longest_ttl + self.longest_ttl / 10).await;
+        self.servers[index].restart().await;
+        arm(&self.servers[index], self.longest_ttl).await;
+    }
+}
+
+impl Handle {
+    pub fn tell(&self, order: Order) {
+        self.orders.send(order).unwrap_or_else(|_| panic!("{:?} takes no orders", self.contender));
+    }
+
+    /// Lets its process stand still.
+    pub fn freeze(&self) {
+        self.signal(Signal::SIGSTOP);
+    }
+
+    /// Ends [`Self::freeze`].
+    pub fn thaw(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    pub fn is_process(&self) -> bool {
+        self.process.is_some()
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = self.process.as_ref().and_then(Child::id).expect("a running process");
+        kill(Pid::from_raw(pid.cast_signed()), signal).expect("a signal to our own child");
+    }
+}
+
+/// Writes the marker of a node's present process, which permits leases of at most `ttl`.
+async fn arm(server: &Server, ttl: Duration) {
+    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port)).expect("a valid address");
+    let mut connection = client.get_multiplexed_async_connection().await.expect("a connection");
+    let info: redis::InfoDict = redis::cmd("INFO").arg("server").query_async(&mut connection).await.expect("INFO");
+    let marker = format!("{} {}", info.get::<String>("run_id").expect("a run_id"), ttl.as_millis());
+    let () = redis::cmd("SET").arg("redlock:armed").arg(marker).query_async(&mut connection).await.expect("armed");
+}
+
+/// A program that hack/interop.sh built.
+fn program(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target/interop").join(name)
+}
+
+/// Our own contender, which Cargo builds as an example, beside the folder of the tests.
+fn our_program() -> PathBuf {
+    let test = std::env::current_exe().expect("the path of this test");
+    test.ancestors().nth(2).expect("target/<profile>/deps/<test>").join("examples/interop-contender")
+}
+
+async fn write_orders(mut orders: mpsc::UnboundedReceiver<Order>, mut input: ChildStdin) {
+    while let Some(order) = orders.recv().await {
+        // Whoever waits for the answer of a process that has ended is told so.
+        if input.write_all(format!("{order}\n").as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn read_reports(contender: Contender, output: ChildStdout, history: Arc<watch::Sender<Vec<Entry>>>) {
+    let mut lines = BufReader::new(output).lines();
+    while let Some(line) = lines.next_line().await.expect("the output of a process") {
+        let report = line.parse().unwrap_or_else(|_| panic!("{contender:?} reports {line:?}"));
+        history.send_modify(|all| all.push(Entry::Reported(contender, report)));
+    }
+}
