@@ -22,8 +22,8 @@ use crate::contend;
 use crate::protocol::{Order, Report, Stamp};
 use crate::server::{PATIENCE, Server};
 
-/// Our limit on a call to a node.
-const NODE_TIMEOUT: Duration = Duration::from_millis(100);
+/// Our contenders' limit on a call to a node.
+const LIMIT: Duration = Duration::from_millis(100);
 
 /// Five nodes and a lock on them.
 pub struct Arena {
@@ -57,8 +57,8 @@ impl Arena {
     }
 
     /// A client of our engine, as a process of its own would have one.
-    pub fn client(&self) -> Client {
-        Client::new(self.servers.iter().map(|s| RedisNode::connect(s.endpoint(Marker::Required))), NODE_TIMEOUT)
+    pub fn client(&self, node_timeout: Duration) -> Client {
+        Client::new(self.servers.iter().map(|s| RedisNode::connect(s.endpoint(Marker::Required))), node_timeout)
     }
 
     /// Starts a contender as a process of its own, and checks that its clock is ours.
@@ -86,7 +86,7 @@ impl Arena {
             Library::Ours => {
                 let mut command = Command::new(our_program());
                 command.args(["--identity", &format!("c{}", contender.number)]);
-                command.args(["--node-timeout", &millis(NODE_TIMEOUT)]);
+                command.args(["--node-timeout", &millis(LIMIT)]);
                 command
             }
         };
@@ -109,7 +109,7 @@ impl Arena {
         let (orders, ordered) = mpsc::unbounded_channel();
         let history = Arc::clone(&self.history);
         let ours = contend::Contender {
-            client: self.client(),
+            client: self.client(LIMIT),
             key: self.key.clone(),
             options: LeaseOptions::new(format!("c{}", contender.number), ttl),
             unlocked: false,
@@ -195,12 +195,13 @@ impl Arena {
         started.await
     }
 
-    /// Waits until each library has begun a section after `since`.
+    /// Waits until each library has held the lock after `since`.
     pub async fn progress_of_all(&self, since: usize) {
         for library in Library::ALL {
             let what = format!("a section of {library}");
             let begun = self.entry(since, &what, |entry| {
-                matches!(entry, Entry::Reported(by, Report::Start { .. }) if by.library == library).then_some(())
+                let Entry::Reported(by, Report::Start { at, until, .. }) = entry else { return None };
+                (by.library == library && at < until).then_some(())
             });
             begun.await;
         }

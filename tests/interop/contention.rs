@@ -152,61 +152,67 @@ impl Run {
         sections(&self.arena.history())
     }
 
-    /// A blow to one contender of a library, perhaps while a node is at fault. All libraries must go on, during it and after.
+    /// A blow to one contender of a library, perhaps while a node is at fault. All libraries must go on after it.
     async fn round(&mut self, library: Library, blow: Blow, fault: Fault) {
         let node = self.random.random_range(0..self.arena.servers.len());
+        let victim = self.choose(library);
+        // Either the victim takes the lock without this node's vote, or it loses it.
+        let begun = if self.random.random() { Some(self.begin(fault, node).await) } else { None };
+        let hit = match blow {
+            Blow::KillHolder | Blow::PauseHolder => Some(self.hold(&victim).await),
+            Blow::Kill => None,
+        };
+        let begun = match begun {
+            Some(begun) => begun,
+            None => self.begin(fault, node).await,
+        };
+        match (blow, hit) {
+            (Blow::PauseHolder, Some(hit)) => {
+                victim.freeze();
+                self.next_holder(&hit, Stamp::now()).await;
+                self.release_late(&victim).await;
+                self.contenders.push(victim);
+            }
+            (_, hit) => {
+                if hit.is_none() {
+                    let moment = self.random.random_range(0..100_000);
+                    tokio::time::sleep(Duration::from_micros(moment)).await;
+                }
+                let died = self.arena.kill(victim).await;
+                if let Some(hit) = hit {
+                    self.next_holder(&hit, died).await;
+                }
+                let new = self.arena.start_contender(library, TTL).await;
+                new.tell(Order::Contend);
+                self.contenders.push(new);
+            }
+        }
         match fault {
-            Fault::None => self.strike(library, blow).await,
-            Fault::Crash => {
-                self.arena.servers[node].crash().await;
-                let crashed = Instant::now();
-                self.strike(library, blow).await;
-                self.arena.restart_node(node, crashed).await;
-            }
-            Fault::Hang => {
-                self.arena.servers[node].freeze();
-                self.strike(library, blow).await;
-                self.arena.servers[node].thaw();
-            }
+            Fault::None => {}
+            Fault::Crash => self.arena.restart_node(node, begun).await,
+            Fault::Hang => self.arena.servers[node].thaw(),
         }
         self.arena.progress_of_all(self.arena.so_far()).await;
     }
 
-    async fn strike(&mut self, library: Library, blow: Blow) {
-        let victims = (0..self.contenders.len()).filter(|&index| {
+    /// Begins a node's fault, and answers since when it is certain.
+    async fn begin(&mut self, fault: Fault, node: usize) -> Instant {
+        match fault {
+            Fault::None => {}
+            Fault::Crash => self.arena.servers[node].crash().await,
+            Fault::Hang => self.arena.servers[node].freeze(),
+        }
+        Instant::now()
+    }
+
+    /// Takes one process of a library out of the contenders.
+    fn choose(&mut self, library: Library) -> Handle {
+        let of_library = (0..self.contenders.len()).filter(|&index| {
             let handle = &self.contenders[index];
             handle.contender.library == library && handle.is_process()
         });
-        let victim = victims.choose(&mut self.random).expect("one of each library");
-        let victim = self.contenders.swap_remove(victim);
-        match blow {
-            Blow::KillHolder => {
-                let hit = self.hold(&victim).await;
-                let died = self.arena.kill(victim).await;
-                self.next_holder(&hit, died).await;
-                self.replace(library).await;
-            }
-            Blow::PauseHolder => {
-                let hit = self.hold(&victim).await;
-                victim.freeze();
-                self.next_holder(&hit, Stamp::now()).await;
-                let since = self.arena.so_far();
-                victim.thaw();
-                victim.tell(Order::Release);
-                let released = self.arena.report_of(victim.contender, since, |report| match report {
-                    Report::Released(held) => Some(*held),
-                    _ => None,
-                });
-                assert!(!released.await, "{:?} says that it gave back what another had", victim.contender);
-                self.contenders.push(victim);
-            }
-            Blow::Kill => {
-                let moment = Duration::from_micros(self.random.random_range(0..100_000));
-                tokio::time::sleep(moment).await;
-                self.arena.kill(victim).await;
-                self.replace(library).await;
-            }
-        }
+        let chosen = of_library.choose(&mut self.random).expect("one of each library");
+        self.contenders.swap_remove(chosen)
     }
 
     /// Lets a contender take the lock and keep it, and answers since when it does.
@@ -236,9 +242,15 @@ impl Run {
         self.longest_gap = self.longest_gap.max(gap);
     }
 
-    async fn replace(&mut self, library: Library) {
-        let new = self.arena.start_contender(library, TTL).await;
-        new.tell(Order::Contend);
-        self.contenders.push(new);
+    /// Wakes a holder that was paused, and has it give back what has long been lost.
+    async fn release_late(&self, paused: &Handle) {
+        let since = self.arena.so_far();
+        paused.thaw();
+        paused.tell(Order::Release);
+        let released = self.arena.report_of(paused.contender, since, |report| match report {
+            Report::Released(held) => Some(*held),
+            _ => None,
+        });
+        assert!(!released.await, "{:?} says that it gave back what another had", paused.contender);
     }
 }

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use crate::arena::{Arena, Handle};
 use crate::checker::Library;
 use crate::protocol::{Order, Report, Stamp};
-use crate::server::{PATIENCE, Server, eventually};
+use crate::server::{NODE_TIMEOUT, PATIENCE, Server, eventually};
 
 /// Long enough not to end within a test.
 const LONG: Duration = Duration::from_secs(30);
@@ -21,7 +21,7 @@ const IN_VAIN: Duration = Duration::from_millis(200);
 async fn a_lock_of_another_library_excludes_ours_which_says_whose_it_is() {
     for library in Library::OTHERS {
         let arena = Arena::start(LONG, 0).await;
-        let (other, ours) = (arena.start_contender(library, LONG).await, arena.client());
+        let (other, ours) = (arena.start_contender(library, LONG).await, arena.client(NODE_TIMEOUT));
         let value = take(&arena, &other).await;
         assert!(value.parse::<Owner>().is_err(), "{library} writes no owner of ours: {value}");
         assert_excluded(&arena, &ours, &value).await;
@@ -35,30 +35,27 @@ async fn a_lock_of_another_library_excludes_ours_which_says_whose_it_is() {
 
 #[tokio::test]
 async fn our_lock_excludes_other_libraries_which_leave_it_as_it_is() {
-    let arena = Arena::start(LONG, 0).await;
-    let lease = arena.client().try_acquire(&arena.key, &LeaseOptions::new("ours", LONG)).await.expect("free");
-    let owner = lease.owner().to_string();
-    everywhere(&arena, Some(&owner)).await;
     for library in Library::OTHERS {
-        let other = arena.start_contender(library, LONG).await;
-        let since = arena.so_far();
-        other.tell(Order::Try);
-        let granted = arena.report_of(other.contender, since, |report| match report {
-            Report::Denied => Some(false),
-            Report::Start { .. } => Some(true),
-            _ => None,
-        });
-        assert!(!granted.await, "{library} was granted what we hold");
-        // A failed attempt cleans up after itself: not what is ours. It has ended when its process has.
-        arena.end(other).await;
-        assert_eq!(values(&arena).await, vec![Some(owner.clone()); 5], "{library}");
-    }
-    assert!(lease.is_held());
-    assert_eq!(lease.release().await, Released::Held);
-    for library in Library::OTHERS {
-        let other = arena.start_contender(library, LONG).await;
+        let arena = Arena::start(LONG, 0).await;
+        let (other, ours) = (arena.start_contender(library, LONG).await, arena.client(NODE_TIMEOUT));
+        // Had it not reached the nodes, its attempts would be in vain for that.
         take(&arena, &other).await;
-        assert!(release(&arena, &other).await, "{library}");
+        assert!(release(&arena, &other).await, "{library} held it");
+        everywhere(&arena, None).await;
+
+        let lease = ours.try_acquire(&arena.key, &LeaseOptions::new("ours", LONG)).await.expect("free");
+        let owner = lease.owner().to_string();
+        everywhere(&arena, Some(&owner)).await;
+        for _ in 0..3 {
+            assert_eq!(attempt(&arena, &other).await, None, "{library} was granted what we hold");
+        }
+        // A failed attempt cleans up after itself: not what is ours.
+        assert_eq!(values(&arena).await, vec![Some(owner); 5], "{library}");
+        assert!(lease.is_held());
+        assert_eq!(lease.release().await, Released::Held);
+
+        take(&arena, &other).await;
+        assert!(release(&arena, &other).await, "{library} held it again");
         arena.end(other).await;
     }
 }
@@ -67,7 +64,7 @@ async fn our_lock_excludes_other_libraries_which_leave_it_as_it_is() {
 async fn another_librarys_late_release_and_extension_leave_our_lock_as_it_is() {
     for library in Library::OTHERS {
         let arena = Arena::start(LONG, 0).await;
-        let (other, ours) = (arena.start_contender(library, SHORT).await, arena.client());
+        let (other, ours) = (arena.start_contender(library, SHORT).await, arena.client(NODE_TIMEOUT));
         take(&arena, &other).await;
         everywhere(&arena, None).await;
         // No renewal: what is left of the keys may only fall.
@@ -99,7 +96,7 @@ async fn another_librarys_late_release_and_extension_leave_our_lock_as_it_is() {
 async fn our_late_release_and_renewal_leave_another_librarys_lock_as_it_is() {
     for library in Library::OTHERS {
         let arena = Arena::start(LONG, 0).await;
-        let (other, ours) = (arena.start_contender(library, LONG).await, arena.client());
+        let (other, ours) = (arena.start_contender(library, LONG).await, arena.client(NODE_TIMEOUT));
         let options = LeaseOptions { renewal: Renewal::None, ..LeaseOptions::new("ours", SHORT) };
         let lease = ours.try_acquire(&arena.key, &options).await.expect("free");
         let owner = lease.owner().clone();
@@ -131,7 +128,7 @@ async fn our_late_release_and_renewal_leave_another_librarys_lock_as_it_is() {
 #[tokio::test]
 async fn whatever_another_wrote_is_shown_as_the_holder() {
     let arena = Arena::start(LONG, 0).await;
-    let ours = arena.client();
+    let ours = arena.client(NODE_TIMEOUT);
     let values: [(&[u8], &str); 6] = [
         (b"6f1c2a0b-77d0-4d8c-a1f7-3f0c2a9d1e55", "6f1c2a0b-77d0-4d8c-a1f7-3f0c2a9d1e55"),
         (b"5Pj0Rr3uJ7q+/w==", "5Pj0Rr3uJ7q+/w=="),
@@ -160,24 +157,23 @@ async fn whatever_another_wrote_is_shown_as_the_holder() {
     assert_eq!(lease.release().await, Released::Held);
 }
 
-/// Has a contender take and keep the lock, and answers the value that it wrote. Tried again while nodes know its process
-/// not yet, or what a former holder left goes.
+/// One attempt of a contender: the value that it wrote, if it was granted the lock. It keeps it.
+async fn attempt(arena: &Arena, other: &Handle) -> Option<String> {
+    let since = arena.so_far();
+    other.tell(Order::Try);
+    let outcome = arena.report_of(other.contender, since, |report| match report {
+        Report::Start { value, .. } => Some(Some(value.clone())),
+        Report::Denied => Some(None),
+        _ => None,
+    });
+    outcome.await
+}
+
+/// Has a contender take and keep the lock, which is free but for what a former holder's release has not reached yet, and
+/// answers the value that it wrote.
 async fn take(arena: &Arena, other: &Handle) -> String {
-    let attempts = async {
-        loop {
-            let since = arena.so_far();
-            other.tell(Order::Try);
-            let granted = arena.report_of(other.contender, since, |report| match report {
-                Report::Start { value, .. } => Some(Some(value.clone())),
-                Report::Denied => Some(None),
-                _ => None,
-            });
-            if let Some(value) = granted.await {
-                return value;
-            }
-        }
-    };
-    timeout(PATIENCE, attempts).await.unwrap_or_else(|_| panic!("{:?} does not get the lock", other.contender))
+    let what = format!("a grant of {:?}", other.contender);
+    eventually(&what, async || attempt(arena, other).await).await
 }
 
 /// Has a contender release its lock, and answers whether its library says that it still held it.

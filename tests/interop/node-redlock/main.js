@@ -3,6 +3,7 @@
 // A contender that takes a lock by the redlock package over ioredis, in one of its two lines: 4, which npm calls latest, and
 // 5, a beta that many use. What it is told and what it reports: see ../protocol.rs.
 
+const { once } = require('node:events');
 const fs = require('node:fs');
 const readline = require('node:readline');
 const { setTimeout: sleep } = require('node:timers/promises');
@@ -183,7 +184,14 @@ async function obey(line) {
   return true;
 }
 
+/** Waits until each node is connected, or has failed to be, or hangs. */
+function connected() {
+  const settled = (node) => Promise.race([once(node, 'ready').catch(() => {}), sleep(500)]);
+  return Promise.all(nodes.map(settled));
+}
+
 async function main() {
+  await connected();
   for (;;) {
     while (!contends || orders.length > 0) {
       if (!(await obey(await nextOrder()))) process.exit(0);
