@@ -10,7 +10,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
-use redlock_operator::redlock::{Client, LeaseOptions, LockKey, Marker, RedisNode};
+use redlock_operator::cluster::credentials::{Password, RootKey, client_rules};
+use redlock_operator::redlock::{Client, Credentials, Endpoint, LeaseOptions, LockKey, Marker, RedisNode};
+use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::{mpsc, watch};
@@ -24,13 +26,18 @@ use crate::server::{PATIENCE, Server};
 
 /// Our contenders' limit on a call to a node.
 const LIMIT: Duration = Duration::from_millis(100);
+/// The user of the lock's namespace on the nodes.
+const USER: &str = "ns-interop";
 
-/// Five nodes and a lock on them.
+/// Five nodes and a lock on them, with the user that the operator creates for the lock's namespace.
 pub struct Arena {
     pub servers: Vec<Server>,
     pub key: LockKey,
     /// The longest time to live that anybody asks for, and that nodes grant ours.
     longest_ttl: Duration,
+    password: Password,
+    /// Files with the user's name and password, as they are mounted from the Secret.
+    secret: TempDir,
     history: Arc<watch::Sender<Vec<Entry>>>,
     contenders: AtomicU32,
     seed: u64,
@@ -48,17 +55,29 @@ pub struct Handle {
 impl Arena {
     pub async fn start(longest_ttl: Duration, seed: u64) -> Self {
         let servers = futures::future::join_all((0..5).map(|_| Server::start(&[]))).await;
-        for server in &servers {
-            arm(server, longest_ttl).await;
-        }
         let key = LockKey::new("interop", "job").expect("a valid key");
-        let history = Arc::new(watch::Sender::new(Vec::new()));
-        Self { servers, key, longest_ttl, history, contenders: AtomicU32::new(0), seed }
+        let password = RootKey::generate().client_password(key.namespace());
+        let secret = tempfile::tempdir().expect("a folder for the Secret");
+        for (file, content) in [("username", USER), ("password", password.expose())] {
+            std::fs::write(secret.path().join(file), content).expect("a file of the Secret");
+        }
+        let (history, contenders) = (Arc::new(watch::Sender::new(Vec::new())), AtomicU32::new(0));
+        let arena = Self { servers, key, longest_ttl, password, secret, history, contenders, seed };
+        for server in &arena.servers {
+            arena.arm(server).await;
+        }
+        arena
     }
 
     /// A client of our engine, as a process of its own would have one.
     pub fn client(&self, node_timeout: Duration) -> Client {
-        Client::new(self.servers.iter().map(|s| RedisNode::connect(s.endpoint(Marker::Required))), node_timeout)
+        let file = |name: &str| self.secret.path().join(name);
+        let credentials = Credentials::Files { username: file("username"), password: file("password") };
+        let nodes = self.servers.iter().map(|server| {
+            let endpoint = server.endpoint(Marker::Required);
+            RedisNode::connect(Endpoint { credentials: credentials.clone(), ..endpoint })
+        });
+        Client::new(nodes, node_timeout)
     }
 
     /// Starts a contender as a process of its own, and checks that its clock is ours.
@@ -91,6 +110,7 @@ impl Arena {
             }
         };
         command.args(["--nodes", &nodes.join(","), "--key", self.key.redis_key(), "--ttl", &millis(ttl)]);
+        command.arg("--secret").arg(self.secret.path());
         command.args(["--seed", &self.seed_of(contender).to_string()]).args(flags);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut process = command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}; `make interop` builds it"));
@@ -228,12 +248,21 @@ impl Arena {
         timeout(PATIENCE, reporting).await.expect("no more reports").expect("its reports understood");
     }
 
-    /// Brings a node back that crashed after `crashed`, as the operator does: empty, and only when every lock that it may have
+    /// Lets a node that crashed after `crashed` vote again, as the operator does: only when every lock that it may have
     /// voted for has expired.
-    pub async fn restart_node(&mut self, index: usize, crashed: Instant) {
+    pub async fn rearm_node(&self, index: usize, crashed: Instant) {
         sleep_until(crashed + self.longest_ttl + self.longest_ttl / 10).await;
-        self.servers[index].restart().await;
-        arm(&self.servers[index], self.longest_ttl).await;
+        self.arm(&self.servers[index]).await;
+    }
+
+    /// What the operator does with a node that may vote: creates the user, whom an empty node does not know, and writes
+    /// the marker of its present process.
+    async fn arm(&self, server: &Server) {
+        let rules = client_rules(self.key.namespace(), &self.password, false).join(" ");
+        let () = server.run(&format!("ACL SETUSER {USER} {rules}")).await;
+        let info: redis::InfoDict = server.run("INFO server").await;
+        let marker = format!("{} {}", info.get::<String>("run_id").expect("a run_id"), self.longest_ttl.as_millis());
+        set(server, "redlock:armed", marker.as_bytes(), &[]).await.expect("armed");
     }
 }
 
@@ -262,13 +291,13 @@ impl Handle {
     }
 }
 
-/// Writes the marker of a node's present process, which permits leases of at most `ttl`.
-async fn arm(server: &Server, ttl: Duration) {
+/// Sets a key on one node, by a client that is no library's.
+pub async fn set(server: &Server, key: &str, value: &[u8], options: &[&str]) -> Option<String> {
     let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port)).expect("a valid address");
     let mut connection = client.get_multiplexed_async_connection().await.expect("a connection");
-    let info: redis::InfoDict = redis::cmd("INFO").arg("server").query_async(&mut connection).await.expect("INFO");
-    let marker = format!("{} {}", info.get::<String>("run_id").expect("a run_id"), ttl.as_millis());
-    let () = redis::cmd("SET").arg("redlock:armed").arg(marker).query_async(&mut connection).await.expect("armed");
+    let mut command = redis::cmd("SET");
+    command.arg(key).arg(value).arg(options);
+    command.query_async(&mut connection).await.expect("an answer")
 }
 
 /// A program that hack/interop.sh built.

@@ -33,8 +33,10 @@ enum Blow {
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     None,
-    /// It crashes, and comes back empty after the restart delay.
+    /// It crashes, and stays away for the restart delay.
     Crash,
+    /// It crashes and is back at once, empty, but is armed only after the restart delay.
+    Restart,
     /// It hangs, and then goes on, also with what was sent to it meanwhile.
     Hang,
 }
@@ -58,7 +60,7 @@ async fn never_two_libraries_hold_a_lock_whatever_is_killed() {
         for (blow, fault) in [
             (Blow::KillHolder, Fault::None),
             (Blow::KillHolder, Fault::Crash),
-            (Blow::PauseHolder, Fault::None),
+            (Blow::PauseHolder, Fault::Restart),
             (Blow::PauseHolder, Fault::Hang),
             (Blow::Kill, Fault::None),
         ] {
@@ -189,7 +191,11 @@ impl Run {
         }
         match fault {
             Fault::None => {}
-            Fault::Crash => self.arena.restart_node(node, begun).await,
+            Fault::Crash => {
+                self.arena.servers[node].restart().await;
+                self.arena.rearm_node(node, begun).await;
+            }
+            Fault::Restart => self.arena.rearm_node(node, begun).await,
             Fault::Hang => self.arena.servers[node].thaw(),
         }
         self.arena.progress_of_all(self.arena.so_far()).await;
@@ -200,6 +206,12 @@ impl Run {
         match fault {
             Fault::None => {}
             Fault::Crash => self.arena.servers[node].crash().await,
+            Fault::Restart => {
+                self.arena.servers[node].crash().await;
+                let crashed = Instant::now();
+                self.arena.servers[node].restart().await;
+                return crashed;
+            }
             Fault::Hang => self.arena.servers[node].freeze(),
         }
         Instant::now()

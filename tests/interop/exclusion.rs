@@ -5,7 +5,7 @@ use std::time::Duration;
 use redlock_operator::redlock::{Client, Error, LeaseOptions, LockKey, Owner, Reason, Released, Renewal, Wait};
 use tokio::time::timeout;
 
-use crate::arena::{Arena, Handle};
+use crate::arena::{Arena, Handle, set};
 use crate::checker::Library;
 use crate::protocol::{Order, Report, Stamp};
 use crate::server::{NODE_TIMEOUT, PATIENCE, Server, eventually};
@@ -140,7 +140,7 @@ async fn whatever_another_wrote_is_shown_as_the_holder() {
     ];
     for (value, text) in values {
         for server in &arena.servers {
-            assert_eq!(set(server, &arena.key, value).await.as_deref(), Some("OK"), "{text}: SET NX");
+            assert_eq!(take_on(server, &arena.key, value).await.as_deref(), Some("OK"), "{text}: SET NX");
         }
         assert!(text.parse::<Owner>().is_err());
         assert_excluded(&arena, &ours, text).await;
@@ -152,7 +152,7 @@ async fn whatever_another_wrote_is_shown_as_the_holder() {
     let lease = ours.try_acquire(&arena.key, &LeaseOptions::new("ours", LONG)).await.expect("free");
     everywhere(&arena, Some(&lease.owner().to_string())).await;
     for server in &arena.servers {
-        assert_eq!(set(server, &arena.key, b"worker@host").await, None, "SET NX");
+        assert_eq!(take_on(server, &arena.key, b"worker@host").await, None, "SET NX");
     }
     assert_eq!(lease.release().await, Released::Held);
 }
@@ -225,10 +225,6 @@ fn assert_untouched(before: &[Duration], after: &[Duration]) {
 }
 
 /// Takes a lock on one node, as the algorithm's page says, with this as its value.
-async fn set(server: &Server, key: &LockKey, value: &[u8]) -> Option<String> {
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port)).expect("a valid address");
-    let mut connection = client.get_multiplexed_async_connection().await.expect("a connection");
-    let mut command = redis::cmd("SET");
-    command.arg(key.redis_key()).arg(value).arg("NX").arg("PX").arg(LONG.as_secs() * 1000);
-    command.query_async(&mut connection).await.expect("an answer")
+async fn take_on(server: &Server, key: &LockKey, value: &[u8]) -> Option<String> {
+    set(server, key.redis_key(), value, &["NX", "PX", &LONG.as_millis().to_string()]).await
 }

@@ -7,6 +7,7 @@ mod contend;
 mod protocol;
 
 use std::io::{BufRead as _, Write as _};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
@@ -23,6 +24,9 @@ struct Args {
     /// Addresses of the nodes.
     #[arg(long, value_delimiter = ',')]
     nodes: Vec<String>,
+    /// Folder with the files `username` and `password`.
+    #[arg(long)]
+    secret: PathBuf,
     /// The lock's key on a node.
     #[arg(long)]
     key: String,
@@ -45,13 +49,13 @@ struct Args {
 
 #[tokio::main]
 async fn main() {
-    let Args { nodes, key, ttl, node_timeout, identity, seed, unlocked } = Args::parse();
+    let Args { nodes, secret, key, ttl, node_timeout, identity, seed, unlocked } = Args::parse();
     let nodes = nodes.into_iter().map(|address| {
         let (host, port) = address.rsplit_once(':').expect("host:port");
         RedisNode::connect(Endpoint {
             name: address.clone(),
             address: Address::Tcp(host.to_owned(), port.parse().expect("a port")),
-            credentials: Credentials::None,
+            credentials: Credentials::Files { username: secret.join("username"), password: secret.join("password") },
             marker: Marker::Required,
         })
     });

@@ -5,6 +5,7 @@
 
 const { once } = require('node:events');
 const fs = require('node:fs');
+const path = require('node:path');
 const readline = require('node:readline');
 const { setTimeout: sleep } = require('node:timers/promises');
 const { parseArgs } = require('node:util');
@@ -18,6 +19,7 @@ const [PAUSE, JITTER] = [200, 100];
 const { values: flags } = parseArgs({
   options: {
     nodes: { type: 'string' },
+    secret: { type: 'string' },
     key: { type: 'string' },
     ttl: { type: 'string' },
     seed: { type: 'string', default: '0' },
@@ -27,11 +29,15 @@ const { values: flags } = parseArgs({
 });
 const ttl = Number.parseInt(flags.ttl, 10);
 
+const secret = (file) => fs.readFileSync(path.join(flags.secret, file), 'utf8');
+
 const nodes = flags.nodes.split(',').map((address) => {
   const [host, port] = address.split(':');
   const node = new Redis({
     host,
     port: Number(port),
+    username: secret('username'),
+    password: secret('password'),
     // Without these a call to a node that is down or hangs waits until it is back.
     commandTimeout: ttl / 4,
     enableOfflineQueue: false,

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -27,6 +28,7 @@ const timeoutFactor = 0.25
 
 func main() {
 	nodes := flag.String("nodes", "", "addresses of the nodes, separated by commas")
+	secret := flag.String("secret", "", "folder with the files username and password")
 	key := flag.String("key", "", "the lock's key on a node")
 	ttl := flag.Duration("ttl", time.Second, "time to live of the lock")
 	seed := flag.Uint64("seed", 0, "how long sections last is drawn from it")
@@ -38,7 +40,12 @@ func main() {
 	var pools []redis.Pool
 	for addr := range strings.SplitSeq(*nodes, ",") {
 		// Without ContextTimeoutEnabled a call to a node that hangs ends after 5 s, whatever redsync's own limit.
-		pools = append(pools, goredis.NewPool(goredislib.NewClient(&goredislib.Options{Addr: addr, ContextTimeoutEnabled: true})))
+		pools = append(pools, goredis.NewPool(goredislib.NewClient(&goredislib.Options{
+			Addr:                  addr,
+			Username:              read(*secret, "username"),
+			Password:              read(*secret, "password"),
+			ContextTimeoutEnabled: true,
+		})))
 	}
 	mutex := func() *redsync.Mutex {
 		return redsync.New(pools...).NewMutex(*key, redsync.WithExpiry(*ttl), redsync.WithTries(tries), redsync.WithTimeoutFactor(timeoutFactor))
@@ -46,6 +53,14 @@ func main() {
 	c := contender{mutex: mutex, ttl: *ttl, random: rand.New(rand.NewPCG(*seed, 0)), unlocked: *unlocked, orders: make(chan string)}
 	go c.readOrders()
 	c.run()
+}
+
+func read(folder, file string) string {
+	content, err := os.ReadFile(filepath.Join(folder, file))
+	if err != nil {
+		panic(err)
+	}
+	return string(content)
 }
 
 type silent struct{}
