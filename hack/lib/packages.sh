@@ -32,7 +32,8 @@ install_packages() {
   rm -f "$log"
 }
 
-# need_go WHAT GO_MOD...: Go is there, in a version that all these modules accept. One from 1.21 on fetches a newer by itself.
+# need_go WHAT GO_MOD...: Go is there, in a version that all these modules accept. One from 1.21 on fetches a newer by
+# itself.
 need_go() {
   local what=$1 wanted found module
   shift

@@ -1,8 +1,8 @@
 //! Judges what contenders reported: no two held the lock at once, and our fencing tokens rose.
 //!
-//! All stamps are of one clock. A section is claimed from when its library's call had returned, up to when the call that gives
-//! the lock back was about to begin, but only as long as the library said that the lock was held. So a claim lies within
-//! what the library promised, and claims that overlap are a broken promise.
+//! All stamps are of one clock. A section is claimed from when its library's call had returned, up to when the call that
+//! gives the lock back was about to begin, but only as long as the library said that the lock was held. So a claim lies
+//! within what the library promised, and claims that overlap are a broken promise.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -14,8 +14,8 @@ use crate::protocol::{Order, Report, Stamp};
 
 /// Time to live of the lock: short, since each lost holder costs so much.
 const TTL: Duration = Duration::from_millis(600);
-/// How long after the end of a dead holder's TTL the lock may stay free. Others ask for it at least each second; the rest is
-/// for a machine with much else to do.
+/// How long after the end of a dead holder's TTL the lock may stay free. Others ask for it at least each second; the rest
+/// is for a machine with much else to do.
 const UNCLAIMED: Duration = Duration::from_secs(5);
 
 /// What happens to a contender.
@@ -78,7 +78,7 @@ async fn never_two_libraries_hold_a_lock_whatever_is_killed() {
     let sections = run.end().await;
     let counts = counts(&sections);
     println!(
-        "seed {seed}: {}, {} overlaps in {rounds} rounds of faults; longest wait for a dead or paused holder {longest_gap:.1?}",
+        "seed {seed}: {}, {} overlaps in {rounds} rounds of faults; longest wait for a lost holder {longest_gap:.1?}",
         Library::ALL.map(|library| format!("{} sections of {library}", counts[&library])).join(", "),
         overlaps(&sections).len(),
     );

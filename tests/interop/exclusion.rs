@@ -1,4 +1,4 @@
-//! What a lock of another library means to ours, and ours to another: each excludes the other, and touches only its own.
+//! What a lock of another library means to ours, and ours to another: each excludes the other, and touches but its own.
 
 use std::time::Duration;
 
@@ -169,8 +169,8 @@ async fn attempt(arena: &Arena, other: &Handle) -> Option<String> {
     outcome.await
 }
 
-/// Has a contender take and keep the lock, which is free but for what a former holder's release has not reached yet, and
-/// answers the value that it wrote.
+/// Has a contender take and keep the lock, which is free but for what a former holder's release has not reached yet.
+/// Answers the value that it wrote.
 async fn take(arena: &Arena, other: &Handle) -> String {
     let what = format!("a grant of {:?}", other.contender);
     eventually(&what, async || attempt(arena, other).await).await

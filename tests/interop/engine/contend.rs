@@ -133,8 +133,8 @@ impl<R: Fn(Report)> Contender<R> {
     }
 }
 
-/// Now, and the end of validity on the machine's monotonic clock. That is read first: whatever sleeps between the two makes
-/// the claim shorter, never longer.
+/// Now, and the end of validity on the machine's monotonic clock. That is read first: whatever sleeps between the two
+/// makes the claim shorter, never longer.
 fn validity(lease: &Lease) -> (Stamp, Stamp) {
     let now = Stamp::now();
     (now, now + lease.validity())

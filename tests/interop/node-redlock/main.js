@@ -1,7 +1,7 @@
 'use strict';
 
-// A contender that takes a lock by the redlock package over ioredis, in one of its two lines: 4, which npm calls latest, and
-// 5, a beta that many use. What it is told and what it reports: see ../protocol.rs.
+// A contender that takes a lock by the redlock package over ioredis, in one of its two lines: 4, which npm calls latest,
+// and 5, its beta. What it is told and what it reports: see ../protocol.rs.
 
 const { once } = require('node:events');
 const fs = require('node:fs');
@@ -59,8 +59,8 @@ const lock = {
   },
   5: async (tries) => {
     const { default: Redlock } = require('redlock5');
-    // Its own retries keep what an attempt got on a minority of nodes, and are blocked by that until it expires. So each
-    // call is one attempt, which gives back what it got.
+    // Its own retries keep what an attempt got on a minority of nodes, and are blocked by that until it expires. So
+    // each call is one attempt, which gives back what it got.
     const redlock = new Redlock(nodes, { retryCount: 0 });
     for (let left = tries - 1; ; left--) {
       try {
@@ -77,8 +77,8 @@ const release = (held) => (flags.line === '4' ? held.unlock() : held.release());
 const clock = () => process.hrtime.bigint();
 
 /**
- * End of the lock's validity on the machine's monotonic clock. That is read first: whatever sleeps between the two makes
- * the claim shorter, never longer.
+ * End of the lock's validity on the machine's monotonic clock. That is read first: whatever sleeps between the two
+ * makes the claim shorter, never longer.
  */
 const until = (held) => {
   const now = clock();

@@ -48,9 +48,11 @@ func main() {
 		})))
 	}
 	mutex := func() *redsync.Mutex {
-		return redsync.New(pools...).NewMutex(*key, redsync.WithExpiry(*ttl), redsync.WithTries(tries), redsync.WithTimeoutFactor(timeoutFactor))
+		return redsync.New(pools...).NewMutex(*key,
+			redsync.WithExpiry(*ttl), redsync.WithTries(tries), redsync.WithTimeoutFactor(timeoutFactor))
 	}
-	c := contender{mutex: mutex, ttl: *ttl, random: rand.New(rand.NewPCG(*seed, 0)), unlocked: *unlocked, orders: make(chan string)}
+	c := contender{mutex: mutex, ttl: *ttl, unlocked: *unlocked, orders: make(chan string)}
+	c.random = rand.New(rand.NewPCG(*seed, 0))
 	go c.readOrders()
 	c.run()
 }
@@ -197,7 +199,8 @@ func (c *contender) extend(m *redsync.Mutex) {
 	}
 }
 
-// limit is as long as redsync's own limit on an attempt. Its other calls have none: a node that hangs would hold them up.
+// limit is as long as redsync's own limit on an attempt. Its other calls have none: a node that hangs would hold them
+// up.
 func (c *contender) limit() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), time.Duration(timeoutFactor*float64(c.ttl)))
 }
