@@ -16,7 +16,7 @@ demo: ## From nothing to a lock held, moved and given back on a local Kubernetes
 	@hack/demo.sh
 
 .PHONY: test
-test: ## All tests: lint, unit, end to end
+test: ## All tests: lint, unit, interop, end to end
 	@hack/test.sh
 
 .PHONY: unit
@@ -26,6 +26,10 @@ unit: ## Unit and doc tests, and the engine on real Redis servers
 .PHONY: sim
 sim: ## The engine in simulation, over more schedules of faults (N=10000)
 	SIM_SEEDS=$(or $(N),10000) cargo test --test sim no_two -- --nocapture
+
+.PHONY: interop
+interop: ## The engine beside other RedLock libraries: redsync, node-redlock (TEST=name: only those)
+	@hack/interop.sh $(TEST)
 
 .PHONY: e2e
 e2e: ## Tests on a real Kubernetes (TEST=name: only those; KEEP=1: leave the cluster up)

@@ -34,7 +34,18 @@ install_rust() {
   fi
 }
 
+check_node() {
+  local wanted found
+  wanted=$(sed -n 's/.*"node": ">=\([0-9]*\)".*/\1/p' tests/interop/node-redlock/package.json)
+  found=$(node --version)
+  found=${found#v}
+  ((${found%%.*} >= wanted)) || die "Node $found is too old: an interop test needs Node $wanted or newer" \
+    "Where the system's own package is older, install Node from its makers and put it into PATH."
+}
+
 need_packages make:make gcc:gcc 'libc6-dev:/usr/lib/*/libc.a' ca-certificates:/etc/ssl/certs/ca-certificates.crt \
-  git:git shellcheck:shellcheck redis-server:redis-server redis-tools:redis-cli jq:jq
+  git:git shellcheck:shellcheck redis-server:redis-server redis-tools:redis-cli jq:jq nodejs:node npm:npm
 install_rust
+need_go 'an interop test' tests/interop/redsync/go.mod
+check_node
 if [[ ${USE_EXISTING_CLUSTER:-} != 1 ]]; then hack/cluster/cluster.sh requirements; fi

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Installs the Debian packages that a machine lacks, and only those. Needs say.sh.
+# Installs the Debian packages that a machine lacks, and only those; checks what cannot be installed so. Needs say.sh.
 
 # need_packages NAME:FILE-OR-COMMAND...: each package with the command, or the absolute path, that shows it is there.
 need_packages() {
@@ -30,4 +30,21 @@ install_packages() {
     die "apt could not install: $*" "The whole output is in $log."
   fi
   rm -f "$log"
+}
+
+# need_go WHAT GO_MOD...: Go is there, in a version that all these modules accept. One from 1.21 on fetches a newer by
+# itself.
+need_go() {
+  local what=$1 wanted found module
+  shift
+  wanted=$(sed -n 's/^go \([0-9.]*\)$/\1/p' "$@" | sort -V | tail -n 1)
+  have go || die "Go is not installed; $what needs Go $wanted or newer" \
+    "Debian's own package is too old: install Go from its makers and put it into PATH."
+  found=$(GOTOOLCHAIN=local go env GOVERSION)
+  found=${found#go}
+  [[ $(printf '%s\n' "$wanted" "$found" | sort -V | head -n 1) == "$wanted" ]] && return
+  for module; do
+    (cd "$(dirname "$module")" && go list -m) >/dev/null 2>&1 \
+      || die "Go $found is too old: $what needs Go $wanted or newer, and fetching that by GOTOOLCHAIN=auto failed"
+  done
 }

@@ -17,9 +17,10 @@ pub const ROOT_KEY: &str = "key";
 /// Key of the servers' configuration within the Secret, and name of the mounted file.
 pub const CONFIG_KEY: &str = "redis.conf";
 
-/// What a client of a namespace may run besides reading and writing its locks: no administration, no other key space.
-const CLIENT_COMMANDS: &str = "+set +get +del +pttl +pexpire +zadd +zscore +zrank +zrem +zpopmin +time +publish +subscribe \
-     +unsubscribe +ping +hello +auth +info +evalsha +eval +client|setname +client|id";
+/// What a client of a namespace may run besides reading and writing its locks: no administration, no other key space. Some
+/// of it only other libraries need: the scripts of node-redlock ask by EXISTS whether a lock is free.
+const CLIENT_COMMANDS: &str = "+set +get +exists +del +pttl +pexpire +zadd +zscore +zrank +zrem +zpopmin +time +publish \
+     +subscribe +unsubscribe +ping +hello +auth +info +evalsha +eval +client|setname +client|id";
 
 /// The secret of a cluster, from which all its passwords follow: 32 random bytes.
 #[derive(Clone, PartialEq, Eq)]

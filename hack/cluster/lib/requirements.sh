@@ -15,18 +15,7 @@ install_requirements() {
     'busybox-static:/usr/share/doc/busybox-static' ca-certificates:/etc/ssl/certs/ca-certificates.crt
 }
 
-# The oldest Go that all the pinned modules accept; an installed Go from 1.21 on fetches a newer one by itself.
-check_go() {
-  local wanted found
-  wanted=$(sed -n 's/^go \([0-9.]*\)$/\1/p' "$HERE"/*/go.mod | sort -V | tail -n 1)
-  have go || die "Go is not installed; the cluster is built from source and needs Go $wanted or newer" \
-    "Debian's own package is too old: install Go from its makers and put it into PATH."
-  found=$(GOTOOLCHAIN=local go env GOVERSION)
-  found=${found#go}
-  [[ $(printf '%s\n' "$wanted" "$found" | sort -V | head -n 1) == "$wanted" ]] && return
-  [[ $(cd "$HERE/tools" && go env GOVERSION 2>/dev/null) == go* ]] \
-    || die "Go $found is too old: the cluster needs Go $wanted or newer, and fetching that by GOTOOLCHAIN=auto failed"
-}
+check_go() { need_go "the local cluster, which is built from source," "$HERE"/*/go.mod; }
 
 # Tries each feature out, in namespaces that end with the attempt: what a kernel's configuration says is not what a
 # container or a locked-down machine permits.

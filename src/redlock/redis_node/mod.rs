@@ -279,11 +279,13 @@ async fn unsubscribe_when_closed(
 }
 
 /// What a script read of a lock: owner, what is left in milliseconds (negative without an end), fence.
-fn reading(owner: Option<String>, remaining: i64, fence: Option<f64>) -> Reading {
+fn reading(owner: Option<Vec<u8>>, remaining: i64, fence: Option<f64>) -> Reading {
     // Scores are whole numbers up to 2^53, exact in a double.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     let fence = fence.and_then(|f| Token::new(f as u64));
-    Reading { owner, remaining: u64::try_from(remaining).ok().map(Duration::from_millis), fence }
+    // Some libraries write bytes drawn at random, which are no text: these are shown escaped.
+    let text = |value: Vec<u8>| String::from_utf8(value).unwrap_or_else(|e| e.as_bytes().escape_ascii().to_string());
+    Reading { owner: owner.map(text), remaining: u64::try_from(remaining).ok().map(Duration::from_millis), fence }
 }
 
 /// Whether the marker names this server process, and permits the TTL.

@@ -1,0 +1,156 @@
+//! What a contender is told and what it reports, a line each on its standard input and output, with one clock for all.
+
+use std::fmt;
+use std::ops::{Add, Sub};
+use std::str::FromStr;
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+
+/// A moment of `CLOCK_MONOTONIC`, which all processes of a machine share. Written in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stamp(Duration);
+
+/// What a contender is told. The end of its input tells it to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Say what the clock shows.
+    Clock,
+    /// From now on take the lock again and again, each time for a short section.
+    Contend,
+    /// Keep the lock in the next section until told to release it.
+    Keep,
+    /// Make one attempt, and keep the lock if it is granted.
+    Try,
+    /// Extend the lock that is kept. Ours renews by itself and does not listen to this.
+    Extend,
+    /// Give back the lock that is kept.
+    Release,
+}
+
+/// What a contender reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// What the clock shows.
+    Clock(Stamp),
+    /// A section begins. Its library says that it holds the lock until `until`, by this value of the key.
+    Start { at: Stamp, until: Stamp, value: String },
+    /// The section that has just begun lasts until it is told to release.
+    Kept,
+    /// Its library says that the lock is now held until `until`.
+    Extended { at: Stamp, until: Stamp },
+    /// Its library refused or failed to extend the lock.
+    NotExtended,
+    /// The section ends. What gives the lock back is sent after that.
+    End(Stamp),
+    /// Whether the library says that it gave back a lock that it still held.
+    Released(bool),
+    /// The attempt was not granted.
+    Denied,
+}
+
+/// A line that is neither.
+#[derive(Debug)]
+pub struct NotUnderstood;
+
+// === impl Stamp ===
+
+impl Stamp {
+    pub fn now() -> Self {
+        Self(clock_gettime(ClockId::CLOCK_MONOTONIC).expect("the monotonic clock").into())
+    }
+}
+
+impl Add<Duration> for Stamp {
+    type Output = Self;
+
+    fn add(self, time: Duration) -> Self {
+        Self(self.0 + time)
+    }
+}
+
+impl Sub for Stamp {
+    type Output = Duration;
+
+    /// Time since an earlier moment; zero where it is a later one.
+    fn sub(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl fmt::Display for Stamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_nanos().fmt(f)
+    }
+}
+
+impl FromStr for Stamp {
+    type Err = NotUnderstood;
+
+    fn from_str(text: &str) -> Result<Self, NotUnderstood> {
+        // What a library says of a lock that has long ended may be before the clock's beginning.
+        let nanos: i64 = text.parse().map_err(|_| NotUnderstood)?;
+        Ok(Self(Duration::from_nanos(nanos.max(0).cast_unsigned())))
+    }
+}
+
+// === impl Order ===
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Clock => "clock",
+            Self::Contend => "contend",
+            Self::Keep => "keep",
+            Self::Try => "try",
+            Self::Extend => "extend",
+            Self::Release => "release",
+        })
+    }
+}
+
+impl FromStr for Order {
+    type Err = NotUnderstood;
+
+    fn from_str(line: &str) -> Result<Self, NotUnderstood> {
+        let all = [Self::Clock, Self::Contend, Self::Keep, Self::Try, Self::Extend, Self::Release];
+        all.into_iter().find(|order| order.to_string() == line).ok_or(NotUnderstood)
+    }
+}
+
+// === impl Report ===
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Clock(now) => write!(f, "clock {now}"),
+            Self::Start { at, until, value } => write!(f, "start {at} {until} {value}"),
+            Self::Kept => f.write_str("kept"),
+            Self::Extended { at, until } => write!(f, "extended {at} {until}"),
+            Self::NotExtended => f.write_str("not-extended"),
+            Self::End(at) => write!(f, "end {at}"),
+            Self::Released(held) => write!(f, "released {held}"),
+            Self::Denied => f.write_str("denied"),
+        }
+    }
+}
+
+impl FromStr for Report {
+    type Err = NotUnderstood;
+
+    fn from_str(line: &str) -> Result<Self, NotUnderstood> {
+        Ok(match line.split(' ').collect::<Vec<_>>()[..] {
+            ["clock", now] => Self::Clock(now.parse()?),
+            ["start", at, until, value] => {
+                Self::Start { at: at.parse()?, until: until.parse()?, value: value.to_owned() }
+            }
+            ["kept"] => Self::Kept,
+            ["extended", at, until] => Self::Extended { at: at.parse()?, until: until.parse()? },
+            ["not-extended"] => Self::NotExtended,
+            ["end", at] => Self::End(at.parse()?),
+            ["released", held] => Self::Released(held.parse().map_err(|_| NotUnderstood)?),
+            ["denied"] => Self::Denied,
+            _ => return Err(NotUnderstood),
+        })
+    }
+}
