@@ -38,7 +38,7 @@ fn found(rows: &[Row], outcomes: &[Outcome]) -> String {
     for (group, title, first) in [
         (Group::LeftOut, "With one rule left out", "left out"),
         (Group::Assumption, "Where an assumption does not hold", "assumption"),
-        (Group::Adoption, "Going on with the grant of another process", "the successor has masters"),
+        (Group::Adoption, "Going on with the grant of another process", "the successor has masters …"),
     ] {
         let _ = write!(
             text,

@@ -223,13 +223,13 @@ fn adoptions() -> Vec<Row> {
     vec![
         Row {
             title: "renew it under the same owner",
-            remark: "Its former process, paused until then, finds its lease over and gives back the successor's.",
+            remark: "Its former process, paused until then, finds its lease over and gives back the successor's with it.",
             rules: by(Adoption::ByRenewal),
             breaks: Some(Promise::Exclusive),
             ..ADOPTION
         },
         Row {
-            title: "the same, and the former process is surely dead",
+            title: "the same, and a process whose lease is over gives nothing back",
             remark: "A late `SET` of its acquisition lands when another has been granted the lock and has released it.",
             rules: by(Adoption::ByRenewal),
             bounds: SUCCESSION,
@@ -237,30 +237,30 @@ fn adoptions() -> Vec<Row> {
             ..ADOPTION
         },
         Row {
-            title: "the same, and masters refuse such a late `SET`",
-            remark: "A late seed does the same.",
+            title: "the same, and masters refuse a `SET` once the validity of its sender is over",
+            remark: "A late seed does what the late `SET` did.",
             rules: by(Adoption::AcquisitionsEnd),
             bounds: Bounds { rounds: [1, 0], late: 0, ..SUCCESSION },
             breaks: Some(Promise::TokensRise),
             ..ADOPTION
         },
         Row {
-            title: "masters refuse both once the sender's validity is over",
-            remark: "The former process still gives back what the successor holds.",
+            title: "the same, and they refuse a seed as well then",
+            remark: "Nothing, but each master must know by its own clock when the validity of another process is over.",
             rules: by(Adoption::RequestsEnd),
-            breaks: Some(Promise::Exclusive),
+            bounds: SUCCESSION,
             ..ADOPTION
         },
         Row {
-            title: "a master that has seen a larger token refuses",
-            remark: "The same. Besides, no lock can be gone on with for which another has asked meanwhile.",
+            title: "renew it, which a master that has seen a larger token refuses; nothing is given back",
+            remark: "Nothing while masters keep their data. But where another has asked meanwhile, nobody can go on.",
             rules: by(Adoption::FenceVote),
-            breaks: Some(Promise::Exclusive),
+            bounds: SUCCESSION,
             ..ADOPTION
         },
         Row {
-            title: "masters replace the token by a new one that they vote on",
-            remark: "Nothing. It is a grant like any other, except that it is taken from a grant that still stands.",
+            title: "replace its token by a new one, on which they vote",
+            remark: "Nothing, whatever the former process still sends or gives back.",
             rules: by(Adoption::NewToken),
             happens: &[Event::Adopted, Event::AdoptedBesideContender],
             ..ADOPTION
