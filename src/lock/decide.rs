@@ -220,7 +220,9 @@ fn options_of(cluster: &RedisLockCluster, lock: &DistributedLock) -> Option<Leas
     let (holder, uid) = (lock.spec.holder.as_deref()?, lock.metadata.uid.as_deref()?);
     let ttl = lock.spec.ttl().min(cluster.spec.max_ttl());
     let renew_every = lock.spec.renew_every().min(ttl / 2);
-    Some(LeaseOptions { renewal: Renewal::Every(renew_every), ..LeaseOptions::new(identity(holder, uid), ttl) })
+    let options = LeaseOptions::new(identity(holder, uid), ttl);
+    // Every replica renews it, and each new process goes on with it.
+    Some(LeaseOptions { renewal: Renewal::Every(renew_every), is_shared: true, ..options })
 }
 
 /// A duration as people write it in a spec.

@@ -6,7 +6,7 @@ use super::*;
 use crate::lock::connections::Unconnected;
 use crate::lock::fixtures;
 use crate::lock::identity::identity;
-use crate::redlock::{Grant, Owner, Reason, Token};
+use crate::redlock::{Grant, Loss, Owner, Reason, Token};
 
 const MS: Duration = Duration::from_millis(1);
 

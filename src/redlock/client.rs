@@ -222,7 +222,8 @@ impl<N: Node> Client<N> {
     }
 
     /// Goes on with a grant that another process made: renews it once, and holds it if a majority still had it. Nothing
-    /// is seeded: this process has no validity of its own yet that would permit it.
+    /// is seeded: this process has no validity of its own yet that would permit it. The lease is
+    /// [shared](LeaseOptions::is_shared): the other process may live.
     pub async fn adopt(&self, key: &LockKey, owner: &Owner, options: &LeaseOptions) -> Result<Lease, Error> {
         options.check()?;
         let bid = Arc::new(Bid::new(key.clone(), owner.clone(), options.ttl));
@@ -249,7 +250,8 @@ impl<N: Node> Client<N> {
             return Err(Error::Expired);
         }
         let grant = Grant { acquired_at: sent_at, renewed_at: sent_at, valid_until, votes, renewals: 0 };
-        Ok(watchdog::start(self, vote::Granted { bid, grant, late: None }, options))
+        let options = LeaseOptions { is_shared: true, ..options.clone() };
+        Ok(watchdog::start(self, vote::Granted { bid, grant, late: None }, &options))
     }
 
     /// Gives a grant back on all nodes. Ends as soon as a majority has answered, at the latest after one limit on a call;

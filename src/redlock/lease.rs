@@ -10,6 +10,7 @@ use super::client::Released;
 use super::error::Error;
 use super::key::LockKey;
 use super::owner::Owner;
+use super::validity::drift;
 
 /// Below this, drift leaves too little of a lease to act on.
 const SHORTEST_TTL: Duration = Duration::from_millis(10);
@@ -42,8 +43,12 @@ pub struct LeaseOptions {
     /// How often it may be renewed; then it ends with [`Loss::MaxRenewals`] when the next renewal would be due. No limit by
     /// default.
     pub max_renewals: Option<u64>,
-    /// Validity that the caller needs at least; less is given back.
+    /// Validity that the caller needs at least; less is given back. Below what is left of the TTL after the drift.
     pub min_validity: Duration,
+    /// Other processes renew or [adopt](super::Client::adopt) the grant under the same owner. Where one of them loses or drops
+    /// its lease, the others may count on it still: so it is not given back then, and ends by [`Lease::release`] or after its
+    /// TTL. Not shared by default; an adopted lease always is.
+    pub is_shared: bool,
     /// Of those that wait for the lock the highest priority gets it first: -1000 to 1000, 0 by default.
     pub priority: i16,
 }
@@ -54,7 +59,7 @@ impl LeaseOptions {
     pub fn new(identity: impl Into<String>, ttl: Duration) -> Self {
         let renewal = Renewal::Every(ttl / 3);
         let identity = identity.into();
-        Self { identity, ttl, renewal, max_renewals: None, min_validity: Duration::ZERO, priority: 0 }
+        Self { identity, ttl, renewal, max_renewals: None, min_validity: Duration::ZERO, is_shared: false, priority: 0 }
     }
 
     /// Refuses what could not work.
@@ -69,6 +74,10 @@ impl LeaseOptions {
         }
         if self.ttl < SHORTEST_TTL || self.ttl > LONGEST_TTL {
             return invalid(format!("a TTL of {:?} is not between {SHORTEST_TTL:?} and {LONGEST_TTL:?}", self.ttl));
+        }
+        // With what no vote can give, every vote would be won and given back.
+        if self.min_validity >= self.ttl.saturating_sub(drift(self.ttl)) {
+            return invalid(format!("a lease of {:?} is never valid for {:?}", self.ttl, self.min_validity));
         }
         if !PRIORITIES.contains(&self.priority) {
             return invalid(format!("priority {} is not between -1000 and 1000", self.priority));
@@ -282,6 +291,7 @@ mod tests {
             (LeaseOptions::new("a", Duration::ZERO), "TTL"),
             (LeaseOptions::new("a", Duration::from_millis(9)), "TTL"),
             (LeaseOptions::new("a", Duration::MAX), "TTL"),
+            (LeaseOptions { min_validity: Duration::from_millis(988), ..good.clone() }, "never valid"),
             (LeaseOptions { priority: 1001, ..good.clone() }, "priority"),
             (LeaseOptions { priority: i16::MIN, ..good.clone() }, "priority"),
             (LeaseOptions { renewal: Renewal::Every(Duration::ZERO), ..good.clone() }, "renewed"),

@@ -18,8 +18,11 @@ use super::redis_node::RedisNode;
 #[derive(Debug)]
 pub struct Reentrant<N: Node = RedisNode> {
     client: Client<N>,
-    slots: Arc<Mutex<HashMap<(LockKey, String), Weak<Slot>>>>,
+    slots: Arc<Mutex<Slots>>,
 }
+
+/// By lock and identity.
+type Slots = HashMap<(LockKey, String), Weak<Slot>>;
 
 /// The grant of one lock to one identity. Locked while it is being acquired: a second hold waits for the first.
 type Slot = tokio::sync::Mutex<Weak<Shared>>;

@@ -55,12 +55,13 @@ async fn hold_vote<N: Node>(client: &Client<N>, key: &LockKey, options: &LeaseOp
     if client.closing().is_cancelled() {
         return Err(Error::ShutDown);
     }
+    // Before the token is drawn: whoever sleeps between the two has an old token, and must not have a fresh validity with it.
+    let sent_at = Instant::now();
     let owner = Owner::new(options.identity.clone(), client.propose_token(key)?);
     let bid = Arc::new(Bid::new(key.clone(), owner, options.ttl));
     // Whatever happens from here to the grant, also that this future is dropped, is undone on the nodes.
     let mut undo = Undo { client, bid: Arc::clone(&bid), nodes: (0..client.nodes().len()).collect() };
 
-    let sent_at = Instant::now();
     let deadline = sent_at + client.node_timeout();
     let mut answers = client.ask(0..client.nodes().len(), |nodes, index| {
         let bid = Arc::clone(&bid);

@@ -176,22 +176,18 @@ impl<N: Node> Contender<'_, N> {
 
     /// Enters the queue on all nodes, or keeps the place there. Ends as soon as it is plain how the lock stands.
     async fn enter(&mut self) -> Result<Vec<Result<Queued, NodeError>>, Error> {
-        let place = match &mut self.place {
-            Some(entered) => Arc::clone(&entered.place),
-            None => {
-                // A token is unique, so this is too.
-                let waiter = Owner::new(self.options.identity.clone(), self.client.propose_token(self.key)?);
-                let (waiter, priority) = (waiter.to_string().into(), self.options.priority);
-                let place = Arc::new(Place { waiter, priority, since: self.since });
-                let nodes = vec![false; self.client.nodes().len()];
-                let entered = Entered { client: self.client, key: self.key, place: Arc::clone(&place), nodes };
-                self.place = Some(entered);
-                place
-            }
+        let nodes = vec![true; self.client.nodes().len()];
+        let place = if let Some(entered) = &mut self.place {
+            entered.nodes = nodes;
+            Arc::clone(&entered.place)
+        } else {
+            // A token is unique, so this is too.
+            let waiter = Owner::new(self.options.identity.clone(), self.client.propose_token(self.key)?);
+            let (waiter, priority) = (waiter.to_string().into(), self.options.priority);
+            let place = Arc::new(Place { waiter, priority, since: self.since });
+            self.place = Some(Entered { client: self.client, key: self.key, place: Arc::clone(&place), nodes });
+            place
         };
-        if let Some(entered) = &mut self.place {
-            entered.nodes.fill(true);
-        }
         let deadline = Instant::now() + self.client.node_timeout();
         let mut answers = self.client.ask(0..self.client.nodes().len(), |nodes, index| {
             let (key, place) = (self.key.clone(), Arc::clone(&place));

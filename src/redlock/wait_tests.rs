@@ -15,6 +15,8 @@ fn shown(owners: &[Option<(&str, u64)>]) -> Vec<Result<Queued, NodeError>> {
     owners.iter().map(|o| Ok(Queued { reading: reading(o), ahead: 0 })).collect()
 }
 
+/// A node where the holder has so many milliseconds left.
+#[allow(clippy::unnecessary_wraps)] // In the form of what a node shows.
 fn a(left: u64) -> Option<(&'static str, u64)> {
     Some(("a@1", left))
 }

@@ -31,6 +31,7 @@ pub(super) fn start<N: Node>(client: &Client<N>, granted: Granted, options: &Lea
         bid,
         renewal: options.renewal,
         max_renewals: options.max_renewals.unwrap_or(u64::MAX),
+        is_shared: options.is_shared,
         state: sender,
     };
     client.spawn(async move { watchdog.run(orders, late).await });
@@ -42,6 +43,7 @@ struct Watchdog<N: Node> {
     bid: Arc<Bid>,
     renewal: Renewal,
     max_renewals: u64,
+    is_shared: bool,
     state: watch::Sender<LeaseState>,
 }
 
@@ -83,21 +85,31 @@ impl<N: Node> Watchdog<N> {
                         // Whoever asked may have gone meanwhile.
                         let _ = done.send(self.client.release_bid(&self.bid).await);
                     }
-                    None => self.give_back(),
+                    None => self.leave(),
                 }
             }
             Ok(loss) => {
                 self.end(LeaseState::Lost(loss));
                 // A minority of nodes may still hold it: the next holder need not wait for them.
-                self.give_back();
+                self.leave();
             }
             Err(Some(Order::Abandon)) => self.end(LeaseState::Released),
             Err(Some(Order::Release(done))) => {
                 // Whoever asked may have gone meanwhile.
                 let _ = done.send(self.release().await);
             }
-            // The lease was dropped.
-            Err(None) => drop(self.release().await),
+            // The lease was dropped, or the client shut down.
+            Err(None) => {
+                self.end(LeaseState::Released);
+                self.leave();
+            }
+        }
+    }
+
+    /// Gives back what nobody needs any more. By a shared grant another may hold the lock, though this one does not.
+    fn leave(&self) {
+        if !self.is_shared {
+            self.give_back();
         }
     }
 

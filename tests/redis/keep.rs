@@ -204,3 +204,32 @@ async fn a_lease_renewed_as_often_as_it_may_be_tells_its_holder_before_it_is_giv
         .await;
     }
 }
+
+#[tokio::test]
+async fn a_process_that_finds_its_lease_over_takes_nothing_from_its_successor() {
+    let servers = Server::start_armed(3).await;
+    let (successor, other) = (client(&servers), client(&servers));
+    // No renewal: to the former process a pause until the end of validity is the same.
+    let fixed = LeaseOptions { renewal: Renewal::None, is_shared: true, ..LeaseOptions::new("x", TTL) };
+    let kept = LeaseOptions::new("x", Duration::from_secs(30));
+    for (name, ends) in [("over", true), ("dropped", false)] {
+        let (former, key) = (client(&servers), key(name));
+        let lease = former.try_acquire(&key, &fixed).await.expect("granted");
+        let adopted = successor.adopt(&key, lease.owner(), &kept).await.expect("gone on with");
+        if ends {
+            assert_eq!(timeout(PATIENCE, lease.ended()).await.expect("over"), LeaseState::Lost(Loss::Expired));
+        }
+        drop(lease);
+        // Whatever it had to send has been sent.
+        former.shutdown().await;
+        let error = other.try_acquire(&key, &LeaseOptions::new("y", TTL)).await.expect_err("held by the successor");
+        assert_eq!(error.reason(), Reason::Contended);
+        assert!(adopted.is_held());
+        // The successor's end is no end of the grant either, until somebody releases it.
+        let owner = adopted.owner().clone();
+        drop(adopted);
+        let error = other.try_acquire(&key, &LeaseOptions::new("y", TTL)).await.expect_err("held still");
+        assert_eq!(error.reason(), Reason::Contended);
+        assert_eq!(successor.release(&key, &owner).await, Released::Held);
+    }
+}

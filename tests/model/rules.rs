@@ -1,0 +1,104 @@
+//! The rules of the algorithm, each of which can be left out, and how far the model goes.
+
+use crate::state::CLIENTS;
+
+/// What a successor of a dead process does to go on with its grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Adoption {
+    /// Renews it, and holds it if a majority still has it.
+    ByRenewal,
+    /// The same, and masters refuse to set the key for an acquisition once the validity of its sender is over.
+    AcquisitionsEnd,
+    /// The same, and they refuse a seed as well then.
+    RequestsEnd,
+    /// Renews it, but a master that has seen a larger token says no.
+    FenceVote,
+    /// Has masters that still have it replace its token by a new one, which they vote on as at each grant.
+    NewToken,
+}
+
+impl Adoption {
+    /// Whether the setting of a key for an acquisition ends with the validity of its sender.
+    pub fn acquisitions_end(self) -> bool {
+        matches!(self, Self::AcquisitionsEnd | Self::RequestsEnd)
+    }
+}
+
+/// The rules that are kept.
+#[derive(Clone, Copy, Debug)]
+#[allow(clippy::struct_excessive_bools)] // Each is a switch of its own.
+pub struct Rules {
+    /// A master that restarted is armed only when every lease that it may have forgotten has ended.
+    pub restart_delay: bool,
+    /// A master that restarted unseen, or was flushed, has no vote: its marker names another process, or is gone.
+    pub arming: bool,
+    /// Validity counts from before the question was sent.
+    pub validity_from_send: bool,
+    /// A release deletes its own key only.
+    pub compare_on_release: bool,
+    /// A renewal extends its own key only.
+    pub compare_on_renew: bool,
+    /// A majority is one of the configured masters.
+    pub majority_of_configured: bool,
+    /// A holder seeds only while its validity runs.
+    pub seed_while_valid: bool,
+    /// A renewal that succeeds after the end of validity extends nothing.
+    pub extend_while_valid: bool,
+    /// A vote needs a token that is larger than every one the master has seen.
+    pub fencing_vote: bool,
+    /// A token is drawn no earlier than the moment from which validity counts.
+    pub token_drawn_at_send: bool,
+    /// The guarded resource refuses tokens that are smaller than the largest it has seen.
+    pub guard: bool,
+    pub adoption: Adoption,
+}
+
+impl Rules {
+    pub const ALL: Self = Self {
+        restart_delay: true,
+        arming: true,
+        validity_from_send: true,
+        compare_on_release: true,
+        compare_on_renew: true,
+        majority_of_configured: true,
+        seed_while_valid: true,
+        extend_while_valid: true,
+        fencing_vote: true,
+        token_drawn_at_send: true,
+        guard: true,
+        adoption: Adoption::NewToken,
+    };
+}
+
+/// How wall clocks, from which tokens are drawn, relate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clocks {
+    /// Each token is larger than those proposed before.
+    Agree,
+    /// A token may be any number.
+    Any,
+}
+
+/// How far the model goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Of every lease, in ticks; also the restart delay.
+    pub ttl: u8,
+    /// How often each client asks for the lock.
+    pub attempts: [u8; CLIENTS],
+    /// How often each client renews.
+    pub rounds: [u8; CLIENTS],
+    /// Processes that die for good.
+    pub deaths: u8,
+    /// Processes that have a successor: 0 or 1.
+    pub successions: u8,
+    /// Whether a process that has a successor may only be paused, and gives its lease back when it finds it over.
+    pub pauses: bool,
+    /// Restarts of masters, with loss of all they had.
+    pub crashes: u8,
+    /// Requests that may be under way at one time although whoever sent them has gone on.
+    pub late: u32,
+    /// Writes of each client to the guarded resource: 0 or 1.
+    pub writes: u8,
+    pub clocks: Clocks,
+}
