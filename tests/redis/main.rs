@@ -12,4 +12,5 @@ mod queue;
 mod reentrant;
 mod server;
 mod shutdown;
+mod tls;
 mod waiting;
