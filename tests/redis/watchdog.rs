@@ -151,6 +151,29 @@ async fn one_missed_renewal_is_made_up_for_before_the_next_is_due() {
 }
 
 #[tokio::test]
+async fn leaving_a_lost_section_waits_for_no_node() {
+    let servers = Server::start_armed(3).await;
+    // Whoever waited for one call would be seen: the test's patience is shorter.
+    let (links, client) = Proxy::to_all_within(&servers, 2 * PATIENCE).await;
+    let options = renewed_each(Duration::from_millis(200), Duration::from_secs(1));
+    for dropped in [false, true] {
+        let lease = client.acquire(&key("a"), &options, Wait::For(PATIENCE)).await.expect("granted");
+        links.iter().for_each(Proxy::swallow);
+        let left = async {
+            assert_eq!(lease.ended().await, LeaseState::Lost(Loss::Expired));
+            if dropped {
+                drop(lease);
+            } else {
+                assert_eq!(lease.release().await, Released::AlreadyExpired);
+            }
+        };
+        timeout(PATIENCE, left).await.expect("no node is waited for");
+        links.iter().for_each(Proxy::cut);
+        links.iter().for_each(Proxy::heal);
+    }
+}
+
+#[tokio::test]
 async fn a_holder_that_slept_past_its_validity_knows_it_without_asking_anybody() {
     let servers = Server::start_armed(3).await;
     let client = client(&servers);
