@@ -101,9 +101,19 @@ impl Server {
 
     /// How often a command was carried out, by clients and scripts.
     pub async fn calls(&self, command: &str) -> u64 {
+        self.count(command, "calls").await
+    }
+
+    /// How often a command was refused before it was carried out, for want of permission for one.
+    pub async fn refusals(&self, command: &str) -> u64 {
+        self.count(command, "rejected_calls").await
+    }
+
+    async fn count(&self, command: &str, field: &str) -> u64 {
         let info: redis::InfoDict = self.run("INFO commandstats").await;
-        let calls = info.get::<String>(&format!("cmdstat_{command}"));
-        calls.map_or(0, |c| c.split(['=', ',']).nth(1).expect("calls=").parse().expect("a number"))
+        let counts = info.get::<String>(&format!("cmdstat_{command}")).unwrap_or_default();
+        let count = counts.split(',').filter_map(|count| count.split_once('=')).find(|(name, _)| *name == field);
+        count.map_or(0, |(_, count)| count.parse().expect("a number"))
     }
 
     /// Its folder.
