@@ -112,8 +112,9 @@ async fn refusal(node: RedisNode) -> NodeError {
 /// All that a lock needs, on three nodes and two clients of them.
 async fn a_lock_is_taken_kept_waited_for_and_given_back(one: Client, other: Client) {
     let renewal = Renewal::Every(Duration::from_millis(100));
-    let lease = one.try_acquire(&key("a"), &LeaseOptions { renewal, ..LeaseOptions::new("one", TTL) }).await;
-    let lease = lease.expect("granted");
+    let options = LeaseOptions { renewal, ..LeaseOptions::new("one", TTL) };
+    // A handshake of TLS may take longer than a call may.
+    let lease = one.acquire(&key("a"), &options, Wait::For(PATIENCE)).await.expect("granted");
     let waiting =
         tokio::spawn(
             async move { other.acquire(&key("a"), &LeaseOptions::new("other", TTL), Wait::For(PATIENCE)).await },

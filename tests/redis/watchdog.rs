@@ -136,7 +136,8 @@ async fn one_missed_renewal_is_made_up_for_before_the_next_is_due() {
     let servers = Server::start_armed(3).await;
     let (links, client) = Proxy::to_all_within(&servers, Duration::from_millis(200)).await;
     let period = Duration::from_secs(2);
-    let lease = client.try_acquire(&key("a"), &renewed_each(period, Duration::from_secs(20))).await.expect("granted");
+    let options = renewed_each(period, Duration::from_secs(20));
+    let lease = client.acquire(&key("a"), &options, Wait::For(PATIENCE)).await.expect("granted");
     let LeaseState::Held(first) = *lease.state().borrow() else { panic!("held") };
     links.iter().for_each(Proxy::cut);
     for node in client.nodes() {
