@@ -90,7 +90,7 @@ async fn a_node_that_falls_silent_is_soon_sent_nothing_and_waited_for_no_more() 
 }
 
 #[tokio::test]
-async fn a_thousand_calls_at_once_to_a_silent_node_end_and_leave_nothing_behind() {
+async fn hundreds_of_calls_at_once_to_a_silent_node_end_and_leave_nothing_behind() {
     let servers = Server::start_armed(3).await;
     let (links, client) = Proxy::to_all(&servers).await;
     for node in 0..3 {
@@ -99,15 +99,17 @@ async fn a_thousand_calls_at_once_to_a_silent_node_end_and_leave_nothing_behind(
     let before = tasks();
     links[0].swallow();
     let sent = links[0].received();
-    let all = stream::iter(0..1000).map(|n| {
+    let all = stream::iter(0..300).map(|n| {
+        // Short, in case that a busy machine makes one try again.
+        let options = LeaseOptions { ttl: Duration::from_secs(5), ..unrenewed("x") };
         let client = client.clone();
-        async move { client.acquire(&key(&format!("n{n}")), &unrenewed("x"), Wait::For(PATIENCE)).await.map(drop) }
+        async move { client.acquire(&key(&format!("n{n}")), &options, Wait::For(PATIENCE)).await.map(drop) }
     });
-    let failed = all.buffer_unordered(1000).filter(|r| std::future::ready(r.is_err())).count().await;
+    let failed = all.buffer_unordered(300).filter(|r| std::future::ready(r.is_err())).count().await;
     assert_eq!(failed, 0, "two of three nodes answer");
     is_down(&client, 0).await;
-    // A request of some 200 bytes and a release each, at the most.
-    assert!(links[0].received() - sent < 1_000_000, "{}", links[0].received() - sent);
+    // A request and a release of some 300 bytes each, and little more.
+    assert!(links[0].received() - sent < 300_000, "{}", links[0].received() - sent);
     links[0].cut();
     eventually("nothing is left to do", async || (tasks() <= before + 2).then_some(())).await;
 }
