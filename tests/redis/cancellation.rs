@@ -4,11 +4,11 @@ use std::future::Future;
 use std::time::Duration;
 
 use redlock_operator::redlock::{
-    Client, Health, LeaseOptions, LeaseState, LockKey, Marker, RedisNode, Released, Renewal, Wait,
+    Client, LeaseOptions, LeaseState, LockKey, Marker, RedisNode, Released, Renewal, Wait,
 };
 use tokio::time::timeout;
 
-use crate::server::{NODE_TIMEOUT, PATIENCE, Server, client, eventually, key};
+use crate::server::{NODE_TIMEOUT, PATIENCE, Server, connected, eventually, key};
 
 /// Longer than a test's patience: no key goes by itself.
 const TTL: Duration = Duration::from_secs(60);
@@ -41,11 +41,7 @@ async fn polled<F: Future>(future: F, times: usize) -> Option<F::Output> {
 #[tokio::test]
 async fn an_attempt_dropped_at_any_await_leaves_nothing_on_the_nodes() {
     let servers = Server::start_armed(3).await;
-    let (client, key) = (client(&servers), key("a"));
-    eventually("all are connected", async || {
-        client.nodes().iter().all(|n| matches!(n.health(), Health::Up { .. })).then_some(())
-    })
-    .await;
+    let (client, key) = (connected(&servers).await, key("a"));
     let options = LeaseOptions { renewal: Renewal::None, ..LeaseOptions::new("x", TTL) };
     let mut completed = 0;
     for times in 1.. {
@@ -66,7 +62,7 @@ async fn an_attempt_dropped_at_any_await_leaves_nothing_on_the_nodes() {
 #[tokio::test]
 async fn a_wait_dropped_at_any_await_leaves_nothing_on_the_nodes() {
     let servers = Server::start_armed(3).await;
-    let (one, other, key) = (client(&servers), client(&servers), key("a"));
+    let (one, other, key) = (connected(&servers).await, connected(&servers).await, key("a"));
     let lease = one.try_acquire(&key, &LeaseOptions::new("one", TTL)).await.expect("granted");
     let owner = lease.owner().to_string();
     let options = LeaseOptions::new("other", TTL);
@@ -91,7 +87,7 @@ async fn a_wait_dropped_at_any_await_leaves_nothing_on_the_nodes() {
 #[tokio::test]
 async fn a_release_that_is_dropped_goes_on() {
     let servers = Server::start_armed(3).await;
-    let (client, key) = (client(&servers), key("a"));
+    let (client, key) = (connected(&servers).await, key("a"));
     for times in 0..3 {
         let lease = client.acquire(&key, &LeaseOptions::new("x", TTL), Wait::For(PATIENCE)).await.expect("granted");
         let _ = polled(lease.release(), times).await;
@@ -102,7 +98,7 @@ async fn a_release_that_is_dropped_goes_on() {
 #[tokio::test]
 async fn a_holder_that_panics_gives_its_lock_back() {
     let servers = Server::start_armed(3).await;
-    let (client, key) = (client(&servers), key("a"));
+    let (client, key) = (connected(&servers).await, key("a"));
     let lease = client.try_acquire(&key, &LeaseOptions::new("x", TTL)).await.expect("granted");
     let holder = tokio::spawn(async move {
         assert!(!lease.is_held(), "the panic that the test wants");

@@ -8,7 +8,7 @@ use redlock_operator::redlock::{LeaseOptions, LeaseState, Loss, Owner, Reason, R
 use tempfile::TempDir;
 use tokio::time::timeout;
 
-use crate::server::{PATIENCE, Server, client, eventually, key};
+use crate::server::{PATIENCE, Server, connected, eventually, key};
 
 const TTL: Duration = Duration::from_secs(30);
 const HOUR: i64 = 3600;
@@ -90,7 +90,7 @@ fn renewed_each(period: Duration) -> LeaseOptions {
 #[tokio::test]
 async fn a_minority_whose_clocks_jump_forward_is_seeded_again_and_lets_nobody_else_in() {
     let (servers, clocks) = start_armed(5).await;
-    let (one, other, key) = (client(&servers), client(&servers), key("a"));
+    let (one, other, key) = (connected(&servers).await, connected(&servers).await, key("a"));
     let lease = one.try_acquire(&key, &renewed_each(Duration::from_millis(300))).await.expect("granted");
     for (server, clock) in servers.iter().zip(&clocks).take(2) {
         eventually("the key", async || server.get(&key).await).await;
@@ -113,7 +113,7 @@ async fn a_minority_whose_clocks_jump_forward_is_seeded_again_and_lets_nobody_el
 #[tokio::test]
 async fn a_holder_learns_at_the_next_renewal_that_a_majority_of_clocks_jumped_and_the_next_token_is_larger() {
     let (servers, clocks) = start_armed(5).await;
-    let (one, other, key) = (client(&servers), client(&servers), key("a"));
+    let (one, other, key) = (connected(&servers).await, connected(&servers).await, key("a"));
     let lease = one.try_acquire(&key, &renewed_each(Duration::from_secs(2))).await.expect("granted");
     for server in &servers {
         eventually("the key", async || server.get(&key).await).await;
@@ -133,7 +133,7 @@ async fn a_holder_learns_at_the_next_renewal_that_a_majority_of_clocks_jumped_an
 #[tokio::test]
 async fn clocks_that_jump_back_make_no_second_holder_and_keep_nobody_out_after_a_release() {
     let (servers, clocks) = start_armed(3).await;
-    let (one, other, key) = (client(&servers), client(&servers), key("a"));
+    let (one, other, key) = (connected(&servers).await, connected(&servers).await, key("a"));
     let lease = one.try_acquire(&key, &renewed_each(Duration::from_millis(200))).await.expect("granted");
     let first = lease.owner().token();
     for clock in &clocks {
@@ -155,7 +155,7 @@ async fn clocks_that_jump_back_make_no_second_holder_and_keep_nobody_out_after_a
 #[tokio::test]
 async fn a_clock_that_stands_still_neither_prolongs_a_lease_nor_keeps_the_next_holder_out() {
     let (servers, clocks) = start_armed(3).await;
-    let (one, other, key) = (client(&servers), client(&servers), key("a"));
+    let (one, other, key) = (connected(&servers).await, connected(&servers).await, key("a"));
     clocks[0].stop();
     let stopped = time(&servers[0]).await;
     let short = LeaseOptions { renewal: Renewal::None, ..LeaseOptions::new("one", Duration::from_secs(1)) };

@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio::time::{Instant, timeout};
 
 use crate::proxy::{Flow, Proxy};
-use crate::server::{NODE_TIMEOUT, PATIENCE, Server, client, eventually, key};
+use crate::server::{NODE_TIMEOUT, PATIENCE, Server, connected, eventually, key};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -66,9 +66,6 @@ async fn connections(server: &Server) -> usize {
 async fn a_node_that_falls_silent_is_soon_sent_nothing_and_waited_for_no_more() {
     let servers = Server::start_armed(3).await;
     let (links, client) = Proxy::to_all(&servers).await;
-    for node in 0..3 {
-        is_up(&client, node).await;
-    }
     let before = tasks();
     links[0].swallow();
     eventually("broken off", async || {
@@ -93,9 +90,6 @@ async fn a_node_that_falls_silent_is_soon_sent_nothing_and_waited_for_no_more() 
 async fn hundreds_of_calls_at_once_to_a_silent_node_end_and_leave_nothing_behind() {
     let servers = Server::start_armed(3).await;
     let (links, client) = Proxy::to_all(&servers).await;
-    for node in 0..3 {
-        is_up(&client, node).await;
-    }
     let before = tasks();
     links[0].swallow();
     let sent = links[0].received();
@@ -121,9 +115,6 @@ async fn calls_on_connections_that_went_dead_end_by_their_own_limit() {
     let key = key("a");
     let short = LeaseOptions { renewal: Renewal::None, ..LeaseOptions::new("x", Duration::from_secs(3)) };
     let lease = client.acquire(&key, &short, Wait::For(PATIENCE)).await.expect("granted");
-    for node in 0..3 {
-        is_up(&client, node).await;
-    }
     // Nothing is refused and nothing is reset: the other side is just not there any more.
     links.iter().for_each(Proxy::swallow);
     let error = client.try_acquire(&LockKey::new("tests", "b").expect("a name"), &options("x")).await;
@@ -252,13 +243,10 @@ async fn a_paused_server_makes_at_most_one_hold_of_an_acquire_that_was_given_up(
 async fn a_release_before_the_subscription_is_confirmed_is_not_missed() {
     let servers = Server::start_armed(3).await;
     let (links, other) = Proxy::to_all_within(&servers, Duration::from_secs(60)).await;
-    let (one, key) = (client(&servers), key("a"));
+    let (one, key) = (connected(&servers).await, key("a"));
     // Longer than the test's patience: nobody gets it by waiting for its end.
     let long = LeaseOptions::new("one", Duration::from_secs(60));
     let lease = one.try_acquire(&key, &long).await.expect("granted");
-    for node in 0..3 {
-        is_up(&other, node).await;
-    }
     for link in &links {
         link.requests(Flow::HoldFrom("SUBSCRIBE"));
     }
@@ -280,7 +268,7 @@ async fn a_release_before_the_subscription_is_confirmed_is_not_missed() {
 #[tokio::test]
 async fn a_release_while_the_waiters_subscriptions_are_gone_is_not_missed() {
     let servers = Server::start_armed(3).await;
-    let (one, other, key) = (client(&servers), client(&servers), key("a"));
+    let (one, other, key) = (connected(&servers).await, connected(&servers).await, key("a"));
     let long = LeaseOptions::new("one", Duration::from_secs(60));
     for _ in 0..5 {
         let lease = one.acquire(&key, &long, Wait::For(PATIENCE)).await.expect("granted");

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
-use crate::server::{NODE_TIMEOUT, Server};
+use crate::server::{NODE_TIMEOUT, Server, until_connected};
 
 /// What happens to bytes on their way. None is ever lost or changed, as with TCP: only a cut ends a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl Proxy {
         Self { port: own_port, shared, listening }
     }
 
-    /// A link to each server, and a client through them.
+    /// A link to each server, and a client that is connected through them.
     pub async fn to_all(servers: &[Server]) -> (Vec<Self>, Client) {
         Self::to_all_within(servers, NODE_TIMEOUT).await
     }
@@ -72,7 +72,9 @@ impl Proxy {
     pub async fn to_all_within(servers: &[Server], node_timeout: Duration) -> (Vec<Self>, Client) {
         let links = futures::future::join_all(servers.iter().map(|s| Self::to(s.port))).await;
         let nodes: Vec<_> = links.iter().zip(servers).map(|(l, s)| RedisNode::connect(l.endpoint(s))).collect();
-        (links, Client::new(nodes, node_timeout))
+        let client = Client::new(nodes, node_timeout);
+        until_connected(&client).await;
+        (links, client)
     }
 
     /// The server as a node behind this link.

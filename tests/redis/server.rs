@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use redlock_operator::redlock::{Address, Client, Credentials, Endpoint, LockKey, Marker, RedisNode};
+use redlock_operator::redlock::{Address, Client, Credentials, Endpoint, Health, LockKey, Marker, RedisNode};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
@@ -192,6 +192,21 @@ fn spawn(port: u16, directory: &TempDir, flags: &[String], environment: &[(&'sta
 /// A client of these servers, as nodes of a `RedisLockCluster`.
 pub fn client(servers: &[Server]) -> Client {
     Client::new(servers.iter().map(|s| RedisNode::connect(s.endpoint(Marker::Required))), NODE_TIMEOUT)
+}
+
+/// The same once it is connected to all of them, so that a first call takes no longer than any other.
+pub async fn connected(servers: &[Server]) -> Client {
+    let client = client(servers);
+    until_connected(&client).await;
+    client
+}
+
+/// Waits until a client is connected to all its nodes.
+pub async fn until_connected(client: &Client) {
+    eventually("all are connected", async || {
+        client.nodes().iter().all(|n| matches!(n.health(), Health::Up { .. })).then_some(())
+    })
+    .await;
 }
 
 /// A lock of a namespace of tests.

@@ -10,7 +10,7 @@ use redlock_operator::redlock::{
 use tokio::time::timeout;
 
 use crate::proxy::{Flow, Proxy};
-use crate::server::{NODE_TIMEOUT, PATIENCE, Server, client, eventually, key};
+use crate::server::{NODE_TIMEOUT, PATIENCE, Server, client, connected, eventually, key, until_connected};
 
 const TTL: Duration = Duration::from_secs(10);
 
@@ -27,7 +27,9 @@ async fn weak_client(servers: &[Server], rules: &str) -> Client {
         let endpoint = server.endpoint(Marker::Required);
         RedisNode::connect(Endpoint { credentials: user("weak", "pw"), ..endpoint })
     });
-    Client::new(nodes, NODE_TIMEOUT)
+    let client = Client::new(nodes, NODE_TIMEOUT);
+    until_connected(&client).await;
+    client
 }
 
 fn failures(error: Error) -> Vec<NodeError> {
@@ -134,7 +136,7 @@ async fn a_rotated_password_is_taken_up_without_a_new_client() {
 #[tokio::test]
 async fn a_full_node_grants_nothing_new_but_renews_and_releases() {
     let servers = Server::start_armed(3).await;
-    let client = client(&servers);
+    let client = connected(&servers).await;
     let renewal = Renewal::Every(Duration::from_millis(100));
     let options = LeaseOptions { renewal, ..LeaseOptions::new("x", TTL) };
     let lease = client.try_acquire(&key("a"), &options).await.expect("granted");
@@ -162,7 +164,7 @@ async fn a_node_that_cannot_save_says_so_and_its_keys_end_by_themselves() {
     for server in &servers {
         server.arm().await;
     }
-    let client = client(&servers);
+    let client = connected(&servers).await;
     let options = LeaseOptions { renewal: Renewal::None, ..LeaseOptions::new("x", Duration::from_secs(2)) };
     let lease = client.try_acquire(&key("a"), &options).await.expect("granted");
     for server in &servers {
@@ -232,7 +234,7 @@ async fn a_node_that_comes_back_with_its_data_is_kept_out_until_it_is_armed() {
     for server in &servers {
         server.arm().await;
     }
-    let (one, other, key) = (client(&servers), client(&servers), key("a"));
+    let (one, other, key) = (connected(&servers).await, connected(&servers).await, key("a"));
     let renewal = Renewal::Every(Duration::from_millis(200));
     let options = LeaseOptions { renewal, ..LeaseOptions::new("one", Duration::from_secs(30)) };
     let lease = one.try_acquire(&key, &options).await.expect("granted");

@@ -11,7 +11,7 @@ use redlock_operator::redlock::{
 use tokio::time::{Instant, timeout};
 
 use crate::proxy::{Flow, Proxy};
-use crate::server::{NODE_TIMEOUT, PATIENCE, Server, client, eventually, key};
+use crate::server::{NODE_TIMEOUT, PATIENCE, Server, client, connected, eventually, key};
 
 fn renewed_each(period: Duration, ttl: Duration) -> LeaseOptions {
     LeaseOptions { renewal: Renewal::Every(period), ..LeaseOptions::new("x", ttl) }
@@ -37,7 +37,7 @@ async fn gone_everywhere(servers: &[Server]) {
 #[tokio::test]
 async fn a_lock_taken_again_after_a_loss_is_renewed_like_the_first() {
     let mut servers = Server::start_armed(3).await;
-    let client = client(&servers);
+    let client = connected(&servers).await;
     let options = renewed_each(Duration::from_millis(150), Duration::from_millis(1500));
     let mut last = None;
     for deleted in [true, false] {
@@ -73,7 +73,7 @@ async fn a_lock_taken_again_after_a_loss_is_renewed_like_the_first() {
 #[tokio::test]
 async fn an_attempt_that_failed_does_not_keep_the_next_from_being_renewed() {
     let servers = Server::start_armed(3).await;
-    let (one, other) = (client(&servers), client(&servers));
+    let (one, other) = (connected(&servers).await, connected(&servers).await);
     let options = renewed_each(Duration::from_millis(50), Duration::from_secs(5));
     let held = other.try_acquire(&key("a"), &options).await.expect("granted");
     assert_eq!(one.try_acquire(&key("a"), &options).await.expect_err("held").reason(), Reason::Contended);
@@ -177,7 +177,7 @@ async fn leaving_a_lost_section_waits_for_no_node() {
 #[tokio::test]
 async fn a_holder_that_slept_past_its_validity_knows_it_without_asking_anybody() {
     let servers = Server::start_armed(3).await;
-    let client = client(&servers);
+    let client = connected(&servers).await;
     let options = renewed_each(Duration::from_millis(100), Duration::from_secs(1));
     let lease = client.try_acquire(&key("a"), &options).await.expect("granted");
     let LeaseState::Held(grant) = *lease.state().borrow() else { panic!("held") };
@@ -225,7 +225,7 @@ async fn many_renewals_over_a_slow_link_neither_shorten_the_validity_nor_lengthe
 #[tokio::test]
 async fn a_hanging_minority_does_not_hold_up_renewals() {
     let servers = Server::start_armed(5).await;
-    let client = client(&servers);
+    let client = connected(&servers).await;
     let options = renewed_each(Duration::from_millis(200), Duration::from_secs(4));
     let lease = client.try_acquire(&key("a"), &options).await.expect("granted");
     servers[3].freeze();
