@@ -147,7 +147,7 @@ async fn a_node_that_accepts_and_never_answers_costs_no_lock() {
     ];
     let client = Client::new(nodes.map(RedisNode::connect), NODE_TIMEOUT);
     for _ in 0..3 {
-        let lease = client.try_acquire(&key("a"), &options("x")).await.expect("granted by two");
+        let lease = client.acquire(&key("a"), &options("x"), Wait::For(PATIENCE)).await.expect("granted by two");
         assert_eq!(lease.release().await, Released::Held);
     }
     eventually("given up", async || (client.nodes()[2].health() == Health::Down(NodeError::Timeout)).then_some(()))
@@ -167,7 +167,7 @@ async fn a_name_that_does_not_resolve_costs_no_lock_and_is_named() {
         Endpoint { address, ..servers[0].endpoint(Marker::Required) },
     ];
     let client = Client::new(nodes.map(RedisNode::connect), NODE_TIMEOUT);
-    client.try_acquire(&key("a"), &options("x")).await.expect("granted by two");
+    client.acquire(&key("a"), &options("x"), Wait::For(PATIENCE)).await.expect("granted by two");
     is_down(&client, 2).await;
     assert!(matches!(client.nodes()[2].health(), Health::Down(NodeError::Unreachable(_))));
 }

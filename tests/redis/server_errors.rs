@@ -110,6 +110,7 @@ async fn a_rotated_password_is_taken_up_without_a_new_client() {
         RedisNode::connect(Endpoint { credentials, ..server.endpoint(Marker::Required) })
     });
     let client = Client::new(nodes, NODE_TIMEOUT);
+    until_connected(&client).await;
     let renewal = Renewal::Every(Duration::from_millis(200));
     let options = LeaseOptions { renewal, ..LeaseOptions::new("x", TTL) };
     let lease = client.try_acquire(&key("a"), &options).await.expect("granted");
@@ -197,6 +198,7 @@ async fn a_node_that_is_loading_gives_no_vote_and_is_not_pressed() {
     let () = server.run("SAVE").await;
     let (link, key) = (Proxy::to(server.port).await, key("a"));
     let client = Client::new([RedisNode::connect(link.endpoint(&server))], NODE_TIMEOUT);
+    until_connected(&client).await;
     client.try_acquire(&key, &LeaseOptions::new("x", TTL)).await.expect("granted").release().await;
     server.crash().await;
     server.restart().await;

@@ -11,7 +11,7 @@ use redlock_operator::redlock::{
 use tokio::time::{Instant, timeout};
 
 use crate::proxy::{Flow, Proxy};
-use crate::server::{NODE_TIMEOUT, PATIENCE, Server, client, connected, eventually, key};
+use crate::server::{NODE_TIMEOUT, PATIENCE, Server, client, connected, eventually, key, until_connected};
 
 fn renewed_each(period: Duration, ttl: Duration) -> LeaseOptions {
     LeaseOptions { renewal: Renewal::Every(period), ..LeaseOptions::new("x", ttl) }
@@ -306,6 +306,7 @@ async fn a_watchdog_that_panics_takes_no_other_lease_with_it() {
     let nodes: Vec<_> = links.iter().zip(&servers).map(|(l, s)| RedisNode::connect(l.endpoint(s))).collect();
     let environment = Arc::<PanicsOnce>::default();
     let client = Client::with_environment(nodes, NODE_TIMEOUT, Arc::clone(&environment) as Arc<dyn Environment>);
+    until_connected(&client).await;
     let mut leases = Vec::new();
     for n in 0..20 {
         let options = renewed_each(Duration::from_millis(300), Duration::from_secs(4));
