@@ -310,7 +310,8 @@ async fn a_watchdog_that_panics_takes_no_other_lease_with_it() {
     let mut leases = Vec::new();
     for n in 0..20 {
         let options = renewed_each(Duration::from_millis(300), Duration::from_secs(4));
-        leases.push(client.try_acquire(&key(&format!("n{n}")), &options).await.expect("granted"));
+        let lease = client.acquire(&key(&format!("n{n}")), &options, Wait::For(PATIENCE)).await;
+        leases.push(lease.expect("granted"));
     }
     // The first renewal that fails for want of a network draws a pause.
     environment.armed.store(true, Ordering::SeqCst);
