@@ -44,7 +44,8 @@ check_node() {
 }
 
 need_packages make:make gcc:gcc 'libc6-dev:/usr/lib/*/libc.a' ca-certificates:/etc/ssl/certs/ca-certificates.crt \
-  git:git shellcheck:shellcheck redis-server:redis-server redis-tools:redis-cli jq:jq nodejs:node npm:npm
+  git:git shellcheck:shellcheck redis-server:redis-server redis-tools:redis-cli jq:jq nodejs:node npm:npm \
+  'libfaketime:/usr/lib/*/faketime/libfaketimeMT.so.1'
 install_rust
 need_go 'an interop test' tests/interop/redsync/go.mod
 check_node

@@ -62,7 +62,8 @@ pub enum NodeError {
     /// It runs, but its armed marker is missing or names another server process.
     #[error("kept out (not armed)")]
     Quarantined,
-    /// It refuses the credentials, or does not permit a command or key.
+    /// It refuses the credentials, or does not permit a command or key; with TLS also: one side does not accept the
+    /// other's certificate. Files of credentials and certificates that cannot be read count as refused.
     #[error("refused: {0}")]
     Auth(String),
     /// It is not fit to keep locks.

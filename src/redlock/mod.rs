@@ -37,5 +37,5 @@ pub use fence::Token;
 pub use key::LockKey;
 pub use lease::{Grant, Lease, LeaseOptions, LeaseState, Loss, Renewal};
 pub use owner::Owner;
-pub use redis_node::{Address, Credentials, Endpoint, Health, Marker, RedisNode};
+pub use redis_node::{Address, ClientCertificate, Credentials, Endpoint, Health, Marker, RedisNode, TlsFiles};
 pub use reentrant::{Hold, Reentrant};

@@ -1,12 +1,13 @@
 //! Redis servers of a test: real processes on free ports, ended when dropped.
 
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use redlock_operator::redlock::{Address, Client, Credentials, Endpoint, LockKey, Marker, RedisNode};
+use redlock_operator::redlock::{Address, Client, Credentials, Endpoint, Health, LockKey, Marker, RedisNode};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
@@ -23,18 +24,25 @@ pub struct Server {
     directory: TempDir,
     process: Child,
     flags: Vec<String>,
+    environment: Vec<(&'static str, String)>,
 }
 
 impl Server {
     /// Starts a server without a marker, and waits until it answers.
     pub async fn start(flags: &[&str]) -> Self {
+        Self::start_in(&[], flags).await
+    }
+
+    /// The same, with environment variables.
+    pub async fn start_in(environment: &[(&'static str, String)], flags: &[&str]) -> Self {
         let flags: Vec<_> = flags.iter().map(ToString::to_string).collect();
         // Another process may take a free port before the server does: then the server ends, and the next is tried.
         for _ in 0..20 {
             let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
             let directory = tempfile::tempdir().expect("a folder for the server");
-            let process = spawn(port, &directory, &flags);
-            let mut server = Self { port, directory, process, flags: flags.clone() };
+            let process = spawn(port, &directory, &flags, environment);
+            let (flags, environment) = (flags.clone(), environment.to_vec());
+            let mut server = Self { port, directory, process, flags, environment };
             if server.answers().await {
                 return server;
             }
@@ -70,18 +78,47 @@ impl Server {
     }
 
     async fn connect(&self) -> redis::RedisResult<redis::aio::MultiplexedConnection> {
-        redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?.get_multiplexed_async_connection().await
+        // Longer limits than the library's: the machine may be busy.
+        let config = redis::AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE));
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?;
+        client.get_multiplexed_async_connection_with_config(&config.set_response_timeout(Some(PATIENCE))).await
     }
 
     /// Runs a command, given in words.
     pub async fn run<T: redis::FromRedisValue>(&self, command: &str) -> T {
+        self.ask(command).await.unwrap_or_else(|e| panic!("{command}: {e}"))
+    }
+
+    /// Runs a command, given in words, that the server may refuse.
+    pub async fn ask<T: redis::FromRedisValue>(&self, command: &str) -> redis::RedisResult<T> {
         let mut words = command.split_whitespace();
         let mut request = redis::cmd(words.next().expect("a command"));
         for word in words {
             request.arg(word);
         }
-        let mut connection = self.connect().await.expect("a connection");
-        request.query_async(&mut connection).await.unwrap_or_else(|e| panic!("{command}: {e}"))
+        request.query_async(&mut self.connect().await?).await
+    }
+
+    /// How often a command was carried out, by clients and scripts.
+    pub async fn calls(&self, command: &str) -> u64 {
+        self.count(command, "calls").await
+    }
+
+    /// How often a command was refused before it was carried out, for want of permission for one.
+    pub async fn refusals(&self, command: &str) -> u64 {
+        self.count(command, "rejected_calls").await
+    }
+
+    async fn count(&self, command: &str, field: &str) -> u64 {
+        let info: redis::InfoDict = self.run("INFO commandstats").await;
+        let counts = info.get::<String>(&format!("cmdstat_{command}")).unwrap_or_default();
+        let count = counts.split(',').filter_map(|count| count.split_once('=')).find(|(name, _)| *name == field);
+        count.map_or(0, |(_, count)| count.parse().expect("a number"))
+    }
+
+    /// Its folder.
+    pub fn folder(&self) -> &Path {
+        self.directory.path()
     }
 
     /// Writes the marker of this very process.
@@ -114,7 +151,7 @@ impl Server {
 
     /// Starts it again on the same port and folder, without a marker.
     pub async fn restart(&mut self) {
-        self.process = spawn(self.port, &self.directory, &self.flags);
+        self.process = spawn(self.port, &self.directory, &self.flags, &self.environment);
         assert!(self.answers().await, "the server did not come back on its port");
     }
 
@@ -139,11 +176,12 @@ impl Server {
     }
 }
 
-fn spawn(port: u16, directory: &TempDir, flags: &[String]) -> Child {
+fn spawn(port: u16, directory: &TempDir, flags: &[String], environment: &[(&'static str, String)]) -> Child {
     Command::new("redis-server")
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--dir"])
         .arg(directory.path())
         .args(flags)
+        .envs(environment.iter().cloned())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .kill_on_drop(true)
@@ -154,6 +192,21 @@ fn spawn(port: u16, directory: &TempDir, flags: &[String]) -> Child {
 /// A client of these servers, as nodes of a `RedisLockCluster`.
 pub fn client(servers: &[Server]) -> Client {
     Client::new(servers.iter().map(|s| RedisNode::connect(s.endpoint(Marker::Required))), NODE_TIMEOUT)
+}
+
+/// The same once it is connected to all of them, so that a first call takes no longer than any other.
+pub async fn connected(servers: &[Server]) -> Client {
+    let client = client(servers);
+    until_connected(&client).await;
+    client
+}
+
+/// Waits until a client is connected to all its nodes.
+pub async fn until_connected(client: &Client) {
+    eventually("all are connected", async || {
+        client.nodes().iter().all(|n| matches!(n.health(), Health::Up { .. })).then_some(())
+    })
+    .await;
 }
 
 /// A lock of a namespace of tests.

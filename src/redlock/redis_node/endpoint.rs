@@ -1,9 +1,16 @@
 //! Where a server listens, how to log in, and whether it shows a marker.
 
+use std::error::Error;
 use std::fmt;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo};
+use redis::{
+    ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo,
+    RedisError, TlsCertificates,
+};
+use rustls::AlertDescription as Alert;
 
 use crate::redlock::error::NodeError;
 
@@ -12,8 +19,28 @@ use crate::redlock::error::NodeError;
 pub enum Address {
     /// Host name or IP address, and port. The name is resolved afresh at each connection.
     Tcp(String, u16),
+    /// The same inside TLS 1.2 or 1.3. The server must show a certificate for this host name or address.
+    Tls(String, u16, TlsFiles),
     /// A Unix socket.
     Unix(PathBuf),
+}
+
+/// Files of TLS, in PEM form. They are read at each connection, so that rotated certificates are taken up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// Certificates of the authorities that may vouch for the server. The system's own are not asked.
+    pub authorities: PathBuf,
+    /// What to show to a server that wants to know its clients.
+    pub client: Option<ClientCertificate>,
+}
+
+/// Files of a client's certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientCertificate {
+    /// The certificate, and those between it and the server's authority.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
 }
 
 /// How to log in. Its `Debug` shows no secret.
@@ -62,7 +89,7 @@ pub struct Endpoint {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tcp(host, port) => write!(f, "{host}:{port}"),
+            Self::Tcp(host, port) | Self::Tls(host, port, _) => write!(f, "{host}:{port}"),
             Self::Unix(path) => path.display().fmt(f),
         }
     }
@@ -79,12 +106,17 @@ impl fmt::Debug for Credentials {
 }
 
 impl Endpoint {
-    /// How to connect now: files of credentials are read afresh.
-    pub(super) async fn connection_info(&self) -> Result<ConnectionInfo, NodeError> {
-        let invalid = |e: redis::RedisError| NodeError::Misconfigured(e.to_string());
-        let address = match &self.address {
-            Address::Tcp(host, port) => ConnectionAddr::Tcp(host.clone(), *port),
-            Address::Unix(path) => ConnectionAddr::Unix(path.clone()),
+    /// How to connect now: files of credentials and certificates are read afresh.
+    pub(super) async fn client(&self) -> Result<redis::Client, NodeError> {
+        let invalid = |e: RedisError| NodeError::Misconfigured(e.to_string());
+        let (address, certificates) = match &self.address {
+            Address::Tcp(host, port) => (ConnectionAddr::Tcp(host.clone(), *port), None),
+            Address::Tls(host, port, files) => {
+                let (host, port) = (host.clone(), *port);
+                let address = ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None };
+                (address, Some(files.load().await?))
+            }
+            Address::Unix(path) => (ConnectionAddr::Unix(path.clone()), None),
         };
         // RESP3: releases arrive on the connection that carries the commands.
         let mut settings = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
@@ -93,8 +125,50 @@ impl Endpoint {
         }
         let info = address.into_connection_info().map_err(invalid)?;
         let tcp = info.tcp_settings().clone().set_nodelay(true);
-        Ok(info.set_redis_settings(settings).set_tcp_settings(tcp))
+        let info: ConnectionInfo = info.set_redis_settings(settings).set_tcp_settings(tcp);
+        match certificates {
+            Some(certificates) => redis::Client::build_with_tls(info, certificates)
+                .map_err(|e| NodeError::Auth(format!("a file of TLS is not usable: {e}"))),
+            None => redis::Client::open(info).map_err(invalid),
+        }
     }
+}
+
+impl TlsFiles {
+    async fn load(&self) -> Result<TlsCertificates, NodeError> {
+        let client_tls = match &self.client {
+            Some(ClientCertificate { certificate, key }) => {
+                Some(ClientTlsConfig { client_cert: read(certificate).await?, client_key: read(key).await? })
+            }
+            None => None,
+        };
+        Ok(TlsCertificates { client_tls, root_cert: Some(read(&self.authorities).await?) })
+    }
+}
+
+/// What a failure of TLS says of the node; `None` where TLS is not to blame. A side that does not accept the other's
+/// certificate is an [`NodeError::Auth`]; a server without TLS, or with one that does not fit, is misconfigured.
+pub(super) fn tls_error(error: &RedisError) -> Option<NodeError> {
+    // The library hands its source out as it keeps it: shared.
+    let source = error.source()?.downcast_ref::<Arc<dyn Error + Send + Sync>>()?;
+    let tls: &rustls::Error = source.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref()?;
+    Some(match tls {
+        rustls::Error::InvalidCertificate(_)
+        | rustls::Error::NoCertificatesPresented
+        | rustls::Error::AlertReceived(
+            Alert::NoCertificate
+            | Alert::BadCertificate
+            | Alert::UnsupportedCertificate
+            | Alert::CertificateRevoked
+            | Alert::CertificateExpired
+            | Alert::CertificateUnknown
+            | Alert::UnknownCA
+            | Alert::DecryptError
+            | Alert::AccessDenied
+            | Alert::CertificateRequired,
+        ) => NodeError::Auth(format!("TLS: {tls}")),
+        _ => NodeError::Misconfigured(format!("TLS: {tls}")),
+    })
 }
 
 impl Credentials {
@@ -102,15 +176,19 @@ impl Credentials {
         match self {
             Self::None => Ok(None),
             Self::Password { username, password } => Ok(Some((username.clone(), password.clone()))),
-            Self::Files { username, password } => Ok(Some((read(username).await?, read(password).await?))),
+            Self::Files { username, password } => Ok(Some((read_line(username).await?, read_line(password).await?))),
         }
     }
 }
 
-async fn read(path: &PathBuf) -> Result<String, NodeError> {
-    match tokio::fs::read_to_string(path).await {
+async fn read(path: &Path) -> Result<Vec<u8>, NodeError> {
+    tokio::fs::read(path).await.map_err(|error| NodeError::Auth(format!("cannot read {}: {error}", path.display())))
+}
+
+async fn read_line(path: &Path) -> Result<String, NodeError> {
+    match String::from_utf8(read(path).await?) {
         Ok(text) => Ok(text.trim_end().to_owned()),
-        Err(error) => Err(NodeError::Auth(format!("cannot read {}: {error}", path.display()))),
+        Err(_) => Err(NodeError::Auth(format!("{} is not UTF-8", path.display()))),
     }
 }
 

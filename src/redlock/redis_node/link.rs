@@ -10,7 +10,7 @@ use redis::{AsyncConnectionConfig, ErrorKind, PushKind, RedisError, ServerErrorK
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, tls_error};
 use super::subscriptions::Subscriptions;
 use crate::redlock::error::NodeError;
 
@@ -131,7 +131,7 @@ async fn connect(endpoint: &Endpoint, subscriptions: &Arc<Subscriptions>) -> Res
         .set_response_timeout(None)
         .set_pipeline_buffer_size(QUEUE_LENGTH)
         .set_push_sender(on_push);
-    let client = redis::Client::open(endpoint.connection_info().await?).map_err(|e| node_error(&e))?;
+    let client = endpoint.client().await?;
     let mut connection =
         client.get_multiplexed_async_connection_with_config(&config).await.map_err(|e| node_error(&e))?;
     let info: redis::InfoDict = redis::cmd("INFO").query_async(&mut connection).await.map_err(|e| node_error(&e))?;
@@ -153,7 +153,7 @@ async fn connect(endpoint: &Endpoint, subscriptions: &Arc<Subscriptions>) -> Res
 pub(super) fn node_error(error: &RedisError) -> NodeError {
     // The text of an I/O or server error carries no password: the library keeps credentials out of its errors.
     match error.kind() {
-        ErrorKind::Io => NodeError::Unreachable(error.to_string()),
+        ErrorKind::Io => tls_error(error).unwrap_or_else(|| NodeError::Unreachable(error.to_string())),
         ErrorKind::AuthenticationFailed | ErrorKind::Server(ServerErrorKind::NoPerm) => {
             NodeError::Auth(error.to_string())
         }

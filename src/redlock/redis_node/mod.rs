@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-pub use self::endpoint::{Address, Credentials, Endpoint, Marker};
+pub use self::endpoint::{Address, ClientCertificate, Credentials, Endpoint, Marker, TlsFiles};
 use self::link::{Link, LinkState, node_error};
 use self::script::{ENQUEUE, READ, RELEASE, RENEW, SEED, Script};
 use self::subscriptions::{Subscriptions, Waiter};
