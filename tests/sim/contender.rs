@@ -12,6 +12,7 @@ use crate::pause::Dropped;
 use crate::plan::{CALM, FAULTS, LONGEST_TTL, NODE_TIMEOUT, RESTART_DELAY};
 use crate::process::Process;
 use crate::random::Random;
+use crate::server::whole;
 use crate::world::World;
 
 /// The shortest lease that contenders ask for.
@@ -34,7 +35,7 @@ pub fn key(lock: usize) -> LockKey {
 impl Contender {
     /// Contends while faults go on, for a while after that, and then once more for each lock.
     pub async fn contend(self) {
-        let began = self.world.now().began;
+        let began = self.world.began;
         while began.elapsed() < FAULTS + CALM {
             let key = key(self.draw(|random| random.index(self.locks)));
             let options = self.options();
@@ -64,8 +65,7 @@ impl Contender {
     fn options(&self) -> LeaseOptions {
         let longest = self.world.now().plan.longest_ttl;
         // Whole milliseconds, as nodes have it.
-        let millis = self.world.time(longest - SHORTEST_TTL + Duration::from_millis(1)).as_millis();
-        let ttl = SHORTEST_TTL + Duration::from_millis(u64::try_from(millis).expect("a short time"));
+        let ttl = whole(SHORTEST_TTL + self.world.time(longest.saturating_sub(SHORTEST_TTL)));
         let renewal = match self.draw(|random| random.below(6)) {
             0 | 1 => Renewal::None,
             2 => Renewal::Every(Duration::from_millis(1) + self.world.time(ttl * 3 / 4)),
@@ -123,7 +123,7 @@ impl Contender {
     /// How long somebody waited for a lock without any fault.
     fn note_wait(&self, asked: Instant, key: &LockKey) {
         // Nodes have come back, and leases of before have ended.
-        let calm = self.world.now().began + FAULTS + RESTART_DELAY + 2 * LONGEST_TTL;
+        let calm = self.world.began + FAULTS + RESTART_DELAY + 2 * LONGEST_TTL;
         let waited = Instant::now().saturating_duration_since(asked.max(calm));
         self.history.waited(&format!("{} for {key}", self.identity), waited);
     }

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::plan::{Plan, longest_wait};
 use crate::resource::Resource;
+use crate::rules::Rule;
 use crate::world::World;
 
 /// Leases of one lock that are looked at again after their end, each time the lock is looked at. At the end all are.
@@ -20,6 +21,8 @@ pub struct History {
     world: World,
     /// Whether two holders at once are no violation.
     tolerant: bool,
+    /// Whether all clients count majorities of the same nodes.
+    same_nodes: bool,
     state: Mutex<State>,
 }
 
@@ -43,8 +46,10 @@ struct Lock {
 struct Known {
     owner: String,
     state: watch::Receiver<LeaseState>,
-    /// How it ended, once it was found not to be held.
-    end: Option<Option<LeaseState>>,
+    /// Whether it was found not to be held.
+    over: bool,
+    /// How it ended, if its watchdog has said so.
+    end: Option<LeaseState>,
 }
 
 /// How much happened.
@@ -66,7 +71,8 @@ pub struct Counts {
 
 impl History {
     pub fn new(world: World, plan: &Plan) -> Self {
-        Self { world, tolerant: plan.rules.guarded, state: Mutex::default() }
+        let same_nodes = plan.rules.broken != Some(Rule::SameNodes);
+        Self { world, tolerant: plan.rules.guarded, same_nodes, state: Mutex::default() }
     }
 
     /// A holder has learned of its grant, now.
@@ -81,7 +87,10 @@ impl History {
             return;
         }
         let Some(elected) = elected else {
-            return state.broken(format!("{owner} is granted {} without a majority", lease.key()));
+            if self.same_nodes {
+                state.broken(format!("{owner} is granted {} without a majority", lease.key()));
+            }
+            return;
         };
         let token = lease.owner().token().get();
         let tokens = &mut state.lock(lease).tokens;
@@ -123,7 +132,7 @@ impl History {
         let mut state = self.state();
         state.look(&lease.key().to_string());
         let known = state.lock(lease).known.iter().rfind(|known| known.owner == owner);
-        if held && known.is_some_and(|known| known.end.is_some()) {
+        if held && known.is_some_and(|known| known.over) {
             state.broken(format!("{} of {owner} was over and is held again", lease.key()));
         }
         held
@@ -174,7 +183,7 @@ impl History {
         let locks: Vec<_> = state.locks.keys().cloned().collect();
         for lock in locks {
             state.look_at_all(&lock, usize::MAX);
-            let held = |known: &&Known| known.end.is_none();
+            let held = |known: &&Known| !known.over;
             if let Some(known) = state.locks[&lock].known.iter().find(held) {
                 let violation = format!("{lock} of {} is held after all was given back", known.owner);
                 state.broken(violation);
@@ -201,8 +210,8 @@ impl State {
             return false;
         }
         let lock = self.lock(lease);
-        let other = lock.known.iter().rev().find(|known| known.end.is_none()).map(|known| known.owner.clone());
-        lock.known.push(Known { owner: owner.clone(), state: lease.state(), end: None });
+        let other = lock.known.iter().rev().find(|known| !known.over).map(|known| known.owner.clone());
+        lock.known.push(Known { owner: owner.clone(), state: lease.state(), over: false, end: None });
         match other {
             Some(_) if tolerant => self.counts.overlaps += 1,
             Some(other) => self.broken(format!("two holders of {}: {other} and {owner}", lease.key())),
@@ -226,16 +235,16 @@ impl State {
                 let end = Some(*state).filter(|state| !matches!(state, LeaseState::Held(_)));
                 (state.valid_at(Instant::now()).is_some(), end)
             };
-            match (&mut known.end, held) {
-                (Some(_), true) => violation = Some(format!("{key} of {} was over and is held again", known.owner)),
-                (Some(Some(first)), _) if end != Some(*first) => {
-                    violation = Some(format!("{key} of {} ended twice: {first:?}, then {end:?}", known.owner));
-                }
-                (before, false) => *before = Some(end),
-                (None, true) => {}
+            if known.over && held {
+                violation = Some(format!("{key} of {} was over and is held again", known.owner));
+            } else if known.end.is_some() && known.end != end {
+                violation = Some(format!("{key} of {} ended twice: {:?}, then {end:?}", known.owner, known.end));
             }
+            (known.over, known.end) = (known.over || !held, known.end.or(end));
         }
-        violation.into_iter().for_each(|violation| self.broken(violation));
+        if let Some(violation) = violation {
+            self.broken(violation);
+        }
     }
 
     fn broken(&mut self, violation: String) {

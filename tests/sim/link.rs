@@ -135,12 +135,17 @@ impl State {
                 let server = link.server;
                 if self.servers[server].process == of.process && self.servers[server].up {
                     let handover = request(&mut self.servers[server], of, now);
-                    self.reply(of, now, move |state, _| {
+                    self.reply(of, now, move |state, at| {
                         let stands = state.stands(of);
                         if stands {
                             state.link(of).unanswered = 0;
                         }
-                        handover(stands);
+                        // Whoever is stopped sees it when it goes on.
+                        if at < state.stopped[of.client] {
+                            state.when_running(of.client, at, move |_, _| handover(stands));
+                        } else {
+                            handover(stands);
+                        }
                     });
                     self.look_at_what_was_done(server, now);
                 } else {
@@ -242,7 +247,7 @@ impl State {
     }
 
     fn reconnect_later(&mut self, of: Connection, now: Instant) {
-        let pause = BACKOFF.0 + self.random.time(BACKOFF.1 - BACKOFF.0);
+        let pause = BACKOFF.0 + self.random.time(BACKOFF.1.saturating_sub(BACKOFF.0));
         self.at(now + pause, move |state, at| state.reconnect(of, at));
     }
 

@@ -1,14 +1,17 @@
 //! A node as a client's engine sees it, and what else the engine sees of the world.
 
 use std::fmt::Debug;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use redlock_operator::redlock::node::{Kept, Node, Reading, Vote};
 use redlock_operator::redlock::{Environment, LockKey, NodeError, Owner};
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
 
-use crate::link::{Connection, Waiter};
+use crate::link::{Connection, Handover, Waiter};
 use crate::server::Server;
 use crate::world::World;
 
@@ -34,43 +37,25 @@ impl SimNode {
         execute: impl FnOnce(&mut Server, Connection, Instant) -> Result<T, NodeError> + Send + 'static,
     ) -> Result<T, NodeError> {
         self.world.disturb(self.client);
-        let (answer, mut answered) = oneshot::channel();
+        let slot = Arc::<Slot<T>>::default();
+        let (answer, began, trace) = (Arc::clone(&slot), self.world.began, self.world.trace);
+        let request = move |server: &mut Server, of: Connection, now: Instant| -> Handover {
+            let outcome = execute(server, of, now);
+            if trace {
+                let (at, Connection { client, node, .. }) = (now - began, of);
+                println!("{at:>12.3?}     n{node} for process {client}: {} -> {outcome:?}", what());
+            }
+            Box::new(move |stands| answer.answer(if stands { outcome } else { Err(broken()) }))
+        };
         let connection = {
             let mut state = self.world.now();
-            let (began, trace) = (state.began, state.trace);
-            state.send(
-                self.client,
-                self.node,
-                Instant::now(),
-                Box::new(move |server, of, now| {
-                    let outcome = execute(server, of, now);
-                    if trace {
-                        let (at, client, node) = (now - began, of.client, of.node);
-                        println!("{at:>12.3?}     n{node} for process {client}: {} -> {outcome:?}", what());
-                    }
-                    Box::new(move |stands| {
-                        let outcome = if stands { outcome } else { Err(broken()) };
-                        // The caller may have given up.
-                        let _ = answer.send(outcome);
-                    })
-                }),
-            )?
+            let connection = state.send(self.client, self.node, Instant::now(), Box::new(request))?;
+            let (client, slot) = (self.client, Arc::clone(&slot));
+            state.when_running(client, deadline, move |_, _| slot.time_out());
+            connection
         };
-        let mut outcome = match timeout_at(deadline, &mut answered).await {
-            Ok(Ok(outcome)) => Some(outcome),
-            // The request or its answer was lost: the client waits in vain until its limit.
-            Ok(Err(_)) => {
-                sleep_until(deadline).await;
-                None
-            }
-            Err(_) => None,
-        };
+        let outcome = poll_fn(|context| slot.poll(context)).await;
         self.world.disturb(self.client);
-        // Whoever was stopped sees answers, and the time, only when it goes on: an answer that is there by then counts.
-        while let Some(until) = self.world.stopped(self.client) {
-            sleep_until(until).await;
-            outcome = outcome.or_else(|| answered.try_recv().ok());
-        }
         outcome.unwrap_or_else(|| {
             self.world.now().timed_out(connection, Instant::now());
             Err(NodeError::Timeout)
@@ -80,6 +65,48 @@ impl SimNode {
 
 fn broken() -> NodeError {
     NodeError::Unreachable("connection reset".to_owned())
+}
+
+/// Where the answer to a call is awaited. One that has come when the caller looks counts, also if time ran out before.
+struct Slot<T>(Mutex<Answer<T>>);
+
+struct Answer<T> {
+    outcome: Option<Result<T, NodeError>>,
+    timed_out: bool,
+    waiting: Option<Waker>,
+}
+
+impl<T> Default for Slot<T> {
+    fn default() -> Self {
+        Self(Mutex::new(Answer { outcome: None, timed_out: false, waiting: None }))
+    }
+}
+
+impl<T> Slot<T> {
+    fn change(&self, change: impl FnOnce(&mut Answer<T>)) {
+        let mut answer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut answer);
+        if let Some(waiting) = answer.waiting.take() {
+            waiting.wake();
+        }
+    }
+
+    fn answer(&self, outcome: Result<T, NodeError>) {
+        self.change(|answer| answer.outcome = Some(outcome));
+    }
+
+    fn time_out(&self) {
+        self.change(|answer| answer.timed_out = true);
+    }
+
+    fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Result<T, NodeError>>> {
+        let mut answer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if answer.outcome.is_some() || answer.timed_out {
+            return Poll::Ready(answer.outcome.take());
+        }
+        answer.waiting = Some(context.waker().clone());
+        Poll::Pending
+    }
 }
 
 impl Node for SimNode {

@@ -9,13 +9,6 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::plan::LONGEST_PAUSE;
 use crate::world::{State, World};
 
-impl World {
-    /// Until when a process is stopped, if it is.
-    pub fn stopped(&self, client: usize) -> Option<Instant> {
-        Some(self.now().stopped[client]).filter(|until| Instant::now() < *until)
-    }
-}
-
 impl State {
     /// Whether a task is to be left alone at this poll, and until when.
     fn leaves_alone(&mut self, client: usize) -> Option<Instant> {

@@ -41,7 +41,7 @@ fn connect(world: &World, client: usize) -> Client<SimNode> {
         (state.plan.nodes, state.plan.rules)
     };
     // Some know only the first and the last.
-    let known = |node: &usize| rules.broken != Some(Rule::SameNodes) || client % 2 == 0 || *node < 2;
+    let known = |node: &usize| rules.broken != Some(Rule::SameNodes) || client.is_multiple_of(2) || *node < 2;
     let nodes: Vec<_> = (0..nodes).filter(known).map(|node| SimNode::new(world.clone(), client, node)).collect();
     Client::with_environment(nodes, NODE_TIMEOUT, Arc::new(Surroundings { world: world.clone(), client }))
 }

@@ -63,7 +63,7 @@ pub struct Listener {
 }
 
 /// Whole milliseconds: what a server counts in. Up to one of a key's time to live is lost.
-fn whole(time: Duration) -> Duration {
+pub fn whole(time: Duration) -> Duration {
     Duration::from_millis(u64::try_from(time.as_millis()).expect("a short time"))
 }
 
@@ -84,7 +84,7 @@ impl Server {
     /// Sets the clock forward or back.
     pub fn set_clock(&mut self, now: Instant, by: Duration, forward: bool) {
         let shows = self.clock_at(now);
-        self.clock.showed = (if forward { shows + by } else { shows - by }, now);
+        self.clock.showed = (if forward { shows + by } else { shows.saturating_sub(by) }, now);
     }
 
     /// Forgets all, the marker too.
@@ -140,7 +140,7 @@ impl Server {
     /// When that owner's key expires, in true time, if no clock is set meanwhile.
     pub fn expires(&self, key: &str, owner: &str, now: Instant) -> Option<Instant> {
         let entry = self.entry(key, now).filter(|entry| entry.owner == owner)?;
-        Some(now + (entry.ends - self.clock_at(now)) * 1000 / self.clock.rate)
+        Some(now + entry.ends.saturating_sub(self.clock_at(now)) * 1000 / self.clock.rate)
     }
 
     // === commands ===
@@ -213,7 +213,7 @@ impl Server {
         let held = self.entry(key.redis_key(), now);
         Reading {
             owner: held.map(|entry| entry.owner.clone()),
-            remaining: held.map(|entry| entry.ends - whole(self.clock_at(now))),
+            remaining: held.map(|entry| entry.ends.saturating_sub(whole(self.clock_at(now)))),
             fence: self.fences.get(key.redis_key()).copied().and_then(Token::new),
         }
     }

@@ -3,13 +3,14 @@
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
 use std::fmt;
+use std::future::{Future, poll_fn};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker, ready};
 use std::time::Duration;
 
 use futures::FutureExt as _;
 use redlock_operator::redlock::quorum::Quorum;
-use tokio::sync::Notify;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until};
 
 use crate::link::Link;
 use crate::plan::{LONGEST_PAUSE, LONGEST_TTL, Plan};
@@ -83,17 +84,21 @@ pub struct State {
     pub elected: HashMap<String, u64>,
     /// Until when a holder may count on its grant, at the most, by owner.
     pub proven: HashMap<String, Instant>,
-    pub trace: bool,
+    trace: bool,
     events: BinaryHeap<Event>,
     orders: u64,
     /// When the world is looked at again, unless it is told of something earlier.
     alarm: Option<Instant>,
-    earlier: Arc<Notify>,
+    told: Option<Waker>,
 }
 
 /// A handle of the world. Cheap to clone.
 #[derive(Clone)]
-pub struct World(Arc<Mutex<State>>);
+pub struct World {
+    state: Arc<Mutex<State>>,
+    pub began: Instant,
+    pub trace: bool,
+}
 
 impl fmt::Debug for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -106,9 +111,27 @@ impl State {
     pub fn at(&mut self, at: Instant, happening: impl FnOnce(&mut Self, Instant) + Send + 'static) {
         self.orders += 1;
         self.events.push(Event { at, order: self.orders, happening: Box::new(happening) });
-        if self.alarm.is_none_or(|alarm| at < alarm) {
-            self.earlier.notify_one();
+        if self.alarm.is_none_or(|alarm| at < alarm)
+            && let Some(told) = self.told.take()
+        {
+            told.wake();
         }
+    }
+
+    /// Plans something that a process must be running for.
+    pub fn when_running(
+        &mut self,
+        client: usize,
+        at: Instant,
+        happening: impl FnOnce(&mut Self, Instant) + Send + 'static,
+    ) {
+        self.at(at, move |state, now| {
+            if now < state.stopped[client] {
+                state.when_running(client, state.stopped[client], happening);
+            } else {
+                happening(state, now);
+            }
+        });
     }
 
     /// Lets happen what is due.
@@ -174,8 +197,8 @@ impl World {
         };
         let mut links = |client| (0..nodes).map(|node| link(client, node)).collect();
         let links = (0..plan.clients).map(&mut links).collect();
-        let (tally, votes, elected, proven, events, earlier) = Default::default();
-        Self(Arc::new(Mutex::new(State {
+        let (tally, votes, elected, proven, events) = Default::default();
+        let state = State {
             began,
             random,
             servers,
@@ -192,37 +215,45 @@ impl World {
             events,
             orders: 0,
             alarm: None,
-            earlier,
-        })))
+            told: None,
+        };
+        Self { state: Arc::new(Mutex::new(state)), began, trace }
     }
 
     /// The world as of now: what was due has happened.
     pub fn now(&self) -> MutexGuard<'_, State> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.catch_up(Instant::now());
         state
     }
 
     /// Lets everything happen at its time.
     pub async fn run(self) {
-        let earlier = Arc::clone(&self.now().earlier);
-        loop {
-            let next = {
-                let mut state = self.now();
-                state.alarm = state.events.peek().map(|event| event.at);
-                state.alarm
-            };
-            match next {
-                // Whether told of something earlier or not: it is time to look again.
-                Some(at) => drop(timeout_at(at, earlier.notified()).await),
-                None => earlier.notified().await,
+        let alarm = sleep_until(Instant::now());
+        tokio::pin!(alarm);
+        poll_fn(|context| {
+            loop {
+                let next = {
+                    let mut state = self.now();
+                    state.told = Some(context.waker().clone());
+                    state.alarm = state.events.peek().map(|event| event.at);
+                    state.alarm
+                };
+                let Some(next) = next else { return Poll::<()>::Pending };
+                if alarm.deadline() != next {
+                    alarm.as_mut().reset(next);
+                }
+                ready!(alarm.as_mut().poll(context));
             }
-        }
+        })
+        .await;
     }
 
     /// Notes something for whoever replays a schedule.
     pub fn note(&self, what: impl FnOnce() -> String) {
-        self.now().note(Instant::now(), what);
+        if self.trace {
+            self.now().note(Instant::now(), what);
+        }
     }
 
     /// Draws from the world's randomness.
@@ -239,17 +270,7 @@ impl World {
     /// with their timers.
     pub fn disturb(&self, client: usize) {
         let mut state = self.now();
-        if !state.faulty || state.plan.pauses == 0 {
-            return;
-        }
-        let rarely = state.plan.pauses;
-        if state.random.once_in(rarely) {
-            let pause = state.random.time(LONGEST_PAUSE);
-            state.stop(client, pause);
-        } else if state.random.once_in(4 * rarely) {
-            let pause = state.random.time(LONGEST_PAUSE);
-            state.tally.pauses += 1;
-            state.note(Instant::now(), || format!("all processes stop for {pause:?}"));
+        if let Some(pause) = state.disturb(client) {
             drop(state);
             // The clock jumps at the first poll: in the midst of what runs now.
             let _ = tokio::time::advance(pause).now_or_never();
@@ -264,5 +285,21 @@ impl State {
         self.tally.pauses += 1;
         self.note(now, || format!("process {client} stops for {pause:?}"));
         self.stopped[client] = self.stopped[client].max(now + pause);
+    }
+
+    /// Whether a process is to be stopped where it is, or all are: then for how long.
+    fn disturb(&mut self, client: usize) -> Option<Duration> {
+        let rarely = self.plan.pauses;
+        if !self.faulty || rarely == 0 || !self.random.once_in(rarely) {
+            return None;
+        }
+        let pause = self.random.time(LONGEST_PAUSE);
+        if !self.random.once_in(4) {
+            self.stop(client, pause);
+            return None;
+        }
+        self.tally.pauses += 1;
+        self.note(Instant::now(), || format!("all processes stop for {pause:?}"));
+        Some(pause)
     }
 }
