@@ -154,8 +154,9 @@ impl Contender {
             0 => drop(lease),
             // Nobody goes on with it: it expires.
             1 => lease.abandon(),
-            2 => {
-                // Another process of the same holder goes on with it.
+            // Another process of the same holder goes on with it. What is over is not to be adopted: its watchdog gives back
+            // what is left of it.
+            2 if lease.is_held() => {
                 let (key, owner) = (lease.key().clone(), lease.owner().clone());
                 lease.abandon();
                 sleep(self.world.time(NODE_TIMEOUT)).await;

@@ -1,7 +1,7 @@
 //! The network: one connection at a time between a client and a node, as TCP has it.
 //!
-//! A connection keeps the order of what is sent, and what is lost on it is lost with all that follows. Order is nowhere else:
-//! neither between nodes, nor between a connection and the one that replaces it.
+//! A connection keeps the order of what is sent, and what is lost on it is lost with all that follows. Order is nowhere
+//! else: neither between nodes, nor between a connection and the one that replaces it.
 
 use std::time::Duration;
 
@@ -109,7 +109,13 @@ impl State {
     }
 
     /// Sends a request; once it is sent it may be executed, whatever the client does.
-    pub fn send(&mut self, client: usize, node: usize, now: Instant, request: Request) -> Result<Connection, NodeError> {
+    pub fn send(
+        &mut self,
+        client: usize,
+        node: usize,
+        now: Instant,
+        request: Request,
+    ) -> Result<Connection, NodeError> {
         self.tally.calls += 1;
         let (delay, stopped) = (self.delay(), self.stopped[client]);
         let link = &mut self.links[client][node];

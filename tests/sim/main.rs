@@ -1,7 +1,7 @@
 //! The engine in simulation: its real code over simulated nodes, network and clocks, thousands of schedules of faults.
 //!
-//! Time is tokio's paused clock, randomness comes from one seed: a schedule is the same at each run. `SIM_SEEDS=N` runs so
-//! many schedules from `SIM_FROM` on (`make sim`), `SIM_SEED=S` that single one, with a trace of what happened.
+//! Time is tokio's paused clock, randomness comes from one seed: a schedule is the same at each run. `SIM_SEEDS=N` runs
+//! so many schedules from `SIM_FROM` on (`make sim`), `SIM_SEED=S` that single one, with a trace of what happened.
 //!
 //! # Layout
 //! - `world`: what happens at which time, and who is stopped; `link`: the network; `server`: what a node has in memory
@@ -48,10 +48,20 @@ fn no_two_hold_tokens_rise_and_locks_are_granted_again_when_faults_end() {
         return println!("{report:#?}");
     }
     let (first, count) = (number("SIM_FROM").unwrap_or(0), number("SIM_SEEDS").unwrap_or(SEEDS));
-    let sum = run_all(first, count, Rules::default(), cores(), true).unwrap_or_else(|Failure { seed, violation }| {
+    let sum = run_all(first, count, Rules::default(), cores(), true).unwrap_or_else(|Failure { violation, seed }| {
         panic!("{violation}\nreplay: SIM_SEED={seed} cargo test --test sim no_two -- --nocapture")
     });
-    println!("{sum:#?}");
+    println!("{:#?}", sum.total);
+    // Schedules in which nothing happens would prove nothing.
+    let (counts, tally, schedules) = (sum.total.counts, sum.total.tally, sum.schedules);
+    assert!(counts.grants > 10 * schedules && counts.writes > 20 * schedules, "too little is granted");
+    for happened in [counts.losses, counts.dropped, tally.reconnects, tally.pauses] {
+        assert!(happened > schedules, "too little goes wrong");
+    }
+    for happened in [counts.adoptions, tally.crashes, tally.flushes, tally.jumps] {
+        assert!(happened > schedules / 4, "too little goes wrong");
+    }
+    assert!(counts.refused > schedules / 50, "too few writes come too late");
 }
 
 #[test]

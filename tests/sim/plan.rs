@@ -112,7 +112,9 @@ impl Plan {
     }
 }
 
-/// How long a contender may have to wait at most once nothing goes wrong any more.
-pub fn longest_wait(_plan: &Plan) -> Duration {
-    Duration::from_secs(20)
+/// How long a contender waits at most once nothing goes wrong any more, each other contender going first once: until it
+/// hears of a release, or a second at the latest.
+pub fn longest_wait(plan: &Plan) -> Duration {
+    let others = u32::try_from(plan.clients * plan.contenders - 1).expect("a few");
+    LONGEST_TTL + Duration::from_secs(1) * others
 }

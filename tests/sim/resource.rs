@@ -11,8 +11,8 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// A write arrives. Answers whether it is accepted; the error is what must not be: a writer that comes back after another,
-    /// and where grants are in `order`, one whose grant is older than the last writer's.
+    /// A write arrives. Answers whether it is accepted; the error is what must not be: a writer that comes back after
+    /// another, and where grants are `in_order`, one whose grant is older than the last writer's.
     pub fn write(&mut self, owner: &Owner, elected: u64, in_order: bool) -> Result<bool, String> {
         let (token, owner) = (owner.token().get(), owner.to_string());
         if token < self.largest {
@@ -21,7 +21,9 @@ impl Resource {
         self.largest = token;
         let violation = match self.writers.last() {
             Some((last, _)) if *last == owner => return Ok(true),
-            Some((last, later)) if in_order && *later > elected => format!("{owner} wrote after {last}, a later holder"),
+            Some((last, later)) if in_order && *later > elected => {
+                format!("{owner} wrote after {last}, a later holder")
+            }
             Some((last, _)) if self.writers.iter().any(|(writer, _)| *writer == owner) => {
                 format!("{owner} wrote before and after {last}")
             }
