@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use redlock_operator::redlock::NodeError;
+use redlock_operator::redlock::node::{Heard, News};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
@@ -27,7 +28,7 @@ pub enum Path {
 pub struct Waiter {
     pub channel: String,
     pub index: usize,
-    pub wake: UnboundedSender<usize>,
+    pub wake: UnboundedSender<Heard>,
 }
 
 /// The way from one client to one node.
@@ -185,7 +186,7 @@ impl State {
         let majority = self.plan.nodes / 2 + 1;
         for done in std::mem::take(&mut self.servers[server].done) {
             match done {
-                Done::Said { channel } => self.tell(server, &channel, now),
+                Done::Said { channel, news } => self.tell(server, &channel, &news, now),
                 Done::Voted { owner } => {
                     let votes = self.votes.entry(owner.clone()).or_default();
                     *votes += 1;
@@ -203,27 +204,27 @@ impl State {
     }
 
     /// Tells all who listen to that channel.
-    fn tell(&mut self, server: usize, channel: &str, now: Instant) {
+    fn tell(&mut self, server: usize, channel: &str, news: &News, now: Instant) {
         let mut listeners = std::mem::take(&mut self.servers[server].listeners);
         listeners.retain(|listener| self.links[listener.of.client][listener.of.node].connection == listener.of.number);
         let listening: Vec<_> = listeners.iter().filter(|l| l.channel == channel).map(|l| l.of).collect();
         self.servers[server].listeners = listeners;
         for of in listening {
-            let channel = channel.to_owned();
+            let (channel, news) = (channel.to_owned(), news.clone());
             self.reply(of, now, move |state, _| {
                 if state.stands(of) {
-                    state.wake(of, |waiter| waiter.channel == channel);
+                    state.wake(of, &news, |waiter| waiter.channel == channel);
                 }
             });
         }
     }
 
-    fn wake(&mut self, of: Connection, whom: impl Fn(&Waiter) -> bool) {
+    fn wake(&mut self, of: Connection, news: &News, whom: impl Fn(&Waiter) -> bool) {
         let waiters = &mut self.link(of).waiters;
         waiters.retain(|waiter| !waiter.wake.is_closed());
         for waiter in waiters.iter().filter(|waiter| whom(waiter)) {
             // It may go away at any time.
-            let _ = waiter.wake.send(waiter.index);
+            let _ = waiter.wake.send(Heard { node: waiter.index, news: news.clone() });
         }
     }
 
@@ -270,7 +271,7 @@ impl State {
         self.note(now, || format!("process {} connects again to n{}", of.client, of.node));
         let of = Connection { number: self.connections, ..of };
         // It listens again, and releases meanwhile were not heard.
-        self.wake(of, |_| true);
+        self.wake(of, &News::Gap, |_| true);
         let link = &self.links[of.client][of.node];
         let server = &mut self.servers[link.server];
         link.waiters.iter().for_each(|waiter| server.listen(&waiter.channel, of));

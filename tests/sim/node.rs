@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use redlock_operator::redlock::node::{Kept, Node, Reading, Vote};
+use redlock_operator::redlock::node::{Freed, Heard, Kept, Node, Place, Queued, Reading, Vote};
 use redlock_operator::redlock::{Environment, LockKey, NodeError, Owner};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -132,7 +132,7 @@ impl Node for SimNode {
         self.call(deadline, what, move |server, _, now| server.seed(&key, &owner, ttl, now)).await
     }
 
-    async fn release(&self, key: &LockKey, owner: &Owner, wake: bool, deadline: Instant) -> Result<bool, NodeError> {
+    async fn release(&self, key: &LockKey, owner: &Owner, wake: bool, deadline: Instant) -> Result<Freed, NodeError> {
         let (key, owner) = (key.clone(), owner.clone());
         let what = said("release", &key, &owner);
         self.call(deadline, what, move |server, _, now| Ok(server.release(&key, &owner, wake, now))).await
@@ -147,11 +147,27 @@ impl Node for SimNode {
         self.call(deadline, what, move |server, _, now| Ok(server.read(&key, now))).await
     }
 
+    async fn enqueue(&self, key: &LockKey, place: &Place, deadline: Instant) -> Result<Queued, NodeError> {
+        let (key, place, waited) = (key.clone(), place.clone(), place.since.elapsed());
+        let what = queued("enqueue", &key, &place);
+        self.call(deadline, what, move |server, _, now| Ok(server.enqueue(&key, &place, waited, now))).await
+    }
+
+    async fn dequeue(&self, key: &LockKey, place: &Place, deadline: Instant) -> Result<(), NodeError> {
+        let (key, place) = (key.clone(), place.clone());
+        let what = queued("dequeue", &key, &place);
+        self.call(deadline, what, move |server, _, now| {
+            server.dequeue(&key, &place, now);
+            Ok(())
+        })
+        .await
+    }
+
     async fn subscribe(
         &self,
         key: &LockKey,
         index: usize,
-        wake: mpsc::UnboundedSender<usize>,
+        wake: mpsc::UnboundedSender<Heard>,
         deadline: Instant,
     ) -> Result<(), NodeError> {
         let channel = key.redis_key().to_owned();
@@ -171,6 +187,11 @@ impl Node for SimNode {
 fn said(command: &'static str, key: &LockKey, owner: &Owner) -> impl FnOnce() -> String + Send + 'static {
     let (key, owner) = (key.clone(), owner.clone());
     move || format!("{command} {key} for {owner}")
+}
+
+fn queued(command: &'static str, key: &LockKey, place: &Place) -> impl FnOnce() -> String + Send + 'static {
+    let (key, waiter) = (key.clone(), Arc::clone(&place.waiter));
+    move || format!("{command} {key} for {waiter}")
 }
 
 /// A wall clock that is wrong and jumps, and the world's randomness.

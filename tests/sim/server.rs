@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use redlock_operator::redlock::node::{Kept, Reading, Vote};
+use redlock_operator::redlock::node::{Freed, Kept, News, Place, Queued, Reading, Vote};
 use redlock_operator::redlock::validity::valid_until;
 use redlock_operator::redlock::{LockKey, NodeError, Owner, Token};
 use tokio::time::Instant;
 
 use crate::link::Connection;
+use crate::queue::Queue;
 use crate::rules::Rule;
 
 /// A server's own wall clock, by which its keys expire.
@@ -41,6 +42,7 @@ pub struct Server {
     pub done: Vec<Done>,
     keys: BTreeMap<String, Entry>,
     fences: BTreeMap<String, u64>,
+    queues: BTreeMap<String, Queue>,
     clock: Clock,
     longest: Duration,
     broken: Option<Rule>,
@@ -49,7 +51,7 @@ pub struct Server {
 /// What a command did, for the world to know.
 pub enum Done {
     /// Something was said on a channel.
-    Said { channel: String },
+    Said { channel: String, news: News },
     /// A vote was given.
     Voted { owner: String },
     /// A key was set: no holder can count on it beyond that instant.
@@ -72,8 +74,8 @@ impl Server {
     pub fn new(rate: u32, longest: Duration, broken: Option<Rule>) -> Self {
         // A clock can be set back by less than it shows.
         let clock = Clock { showed: (Duration::from_secs(3600), Instant::now()), rate };
-        let (keys, fences, listeners, done) = Default::default();
-        Self { process: 1, life: 0, up: true, armed: true, listeners, done, keys, fences, clock, longest, broken }
+        let (keys, fences, queues, listeners, done) = Default::default();
+        Self { process: 1, life: 0, up: true, armed: true, listeners, done, keys, fences, queues, clock, longest, broken }
     }
 
     fn clock_at(&self, now: Instant) -> Duration {
@@ -91,6 +93,7 @@ impl Server {
     pub fn flush(&mut self) {
         self.keys.clear();
         self.fences.clear();
+        self.queues.clear();
         self.armed = false;
     }
 
@@ -189,17 +192,38 @@ impl Server {
         Ok(Kept::Yes)
     }
 
-    pub fn release(&mut self, key: &LockKey, owner: &Owner, wake: bool, now: Instant) -> bool {
-        let (key, owner) = (key.redis_key(), owner.to_string());
-        let compare = self.broken != Some(Rule::ComparesOwner);
-        if self.entry(key, now).is_none() || compare && self.holds_other(key, &owner, now) {
-            return false;
+    pub fn release(&mut self, key: &LockKey, owner: &Owner, wake: bool, now: Instant) -> Freed {
+        let (name, compare) = (key.redis_key(), self.broken != Some(Rule::ComparesOwner));
+        if self.entry(name, now).is_none() || compare && self.holds_other(name, &owner.to_string(), now) {
+            return Freed::No;
         }
-        self.keys.remove(key);
-        if wake {
-            self.done.push(Done::Said { channel: key.to_owned() });
+        self.keys.remove(name);
+        if !wake {
+            return Freed::Yes;
         }
-        true
+        let next = self.queue(key, now).take_first();
+        let freed = if next.is_some() { Freed::Passed } else { Freed::Yes };
+        let news = News::Released { token: owner.token(), next: next.as_deref().map(Into::into) };
+        self.done.push(Done::Said { channel: name.to_owned(), news });
+        freed
+    }
+
+    fn queue(&mut self, key: &LockKey, now: Instant) -> &mut Queue {
+        let clock = self.clock_at(now);
+        let queue = self.queues.entry(key.redis_key().to_owned()).or_default();
+        queue.expire(clock);
+        queue
+    }
+
+    /// Enters the queue, or keeps the place there.
+    pub fn enqueue(&mut self, key: &LockKey, place: &Place, waited: Duration, now: Instant) -> Queued {
+        let (reading, clock) = (self.read(key, now), self.clock_at(now));
+        Queued { reading, ahead: self.queue(key, now).enter(place, waited, clock) }
+    }
+
+    /// Leaves the queue.
+    pub fn dequeue(&mut self, key: &LockKey, place: &Place, now: Instant) {
+        self.queue(key, now).leave(&place.waiter);
     }
 
     /// SUBSCRIBE: once for each connection.
