@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::history::History;
 use crate::pause::Dropped;
-use crate::plan::{CALM, FAULTS, LONGEST_TTL, NODE_TIMEOUT, RESTART_DELAY};
+use crate::plan::{CALM, LONGEST_TTL, NODE_TIMEOUT, RESTART_DELAY};
 use crate::process::Process;
 use crate::random::Random;
 use crate::server::whole;
@@ -35,8 +35,7 @@ pub fn key(lock: usize) -> LockKey {
 impl Contender {
     /// Contends while faults go on, for a while after that, and then once more for each lock.
     pub async fn contend(self) {
-        let began = self.world.began;
-        while began.elapsed() < FAULTS + CALM {
+        while self.calm_for() < CALM {
             let key = key(self.draw(|random| random.index(self.locks)));
             let options = self.options();
             let Some(lease) = self.ask(&key, &options).await else {
@@ -52,6 +51,11 @@ impl Contender {
         for lock in 0..self.locks {
             self.take_once_more(&key(lock)).await;
         }
+    }
+
+    /// How long ago faults ended.
+    fn calm_for(&self) -> Duration {
+        self.world.now().healed.map_or(Duration::ZERO, |healed| healed.elapsed())
     }
 
     fn draw<T>(&self, draw: impl FnOnce(&mut Random) -> T) -> T {
@@ -72,7 +76,10 @@ impl Contender {
             _ => Renewal::Every(ttl / 3),
         };
         let min_validity = if self.once_in(3) { self.world.time(ttl / 2) } else { Duration::ZERO };
-        LeaseOptions { renewal, min_validity, ..LeaseOptions::new(self.identity.clone(), ttl) }
+        let max_renewals = self.once_in(4).then(|| self.draw(|random| random.below(3)));
+        let priority = self.draw(|random| [0, 0, 0, 1][random.index(4)]);
+        let default = LeaseOptions::new(self.identity.clone(), ttl);
+        LeaseOptions { renewal, max_renewals, min_validity, priority, ..default }
     }
 
     /// Asks for a lock in one of the ways there are.
@@ -122,9 +129,9 @@ impl Contender {
 
     /// How long somebody waited for a lock without any fault.
     fn note_wait(&self, asked: Instant, key: &LockKey) {
-        // Nodes have come back, and leases of before have ended.
-        let calm = self.world.began + FAULTS + RESTART_DELAY + 2 * LONGEST_TTL;
-        let waited = Instant::now().saturating_duration_since(asked.max(calm));
+        // By then nodes have come back, and leases of before have ended.
+        let calm = self.calm_for().saturating_sub(RESTART_DELAY + 2 * LONGEST_TTL);
+        let waited = asked.elapsed().min(calm);
         self.history.waited(&format!("{} for {key}", self.identity), waited);
     }
 
@@ -154,8 +161,8 @@ impl Contender {
             0 => drop(lease),
             // Nobody goes on with it: it expires.
             1 => lease.abandon(),
-            // Another process of the same holder goes on with it. What is over is not to be adopted: its watchdog gives back
-            // what is left of it.
+            // Another process of the same holder goes on with it. What is over is not to be adopted: its watchdog gives
+            // back what is left of it.
             2 if lease.is_held() => {
                 let (key, owner) = (lease.key().clone(), lease.owner().clone());
                 lease.abandon();

@@ -107,7 +107,7 @@ impl State {
     pub fn heal(&mut self) {
         let now = Instant::now();
         self.note(now, || "faults end".to_owned());
-        self.faulty = false;
+        (self.faulty, self.healed) = (false, Some(now));
         self.stopped.fill(now);
         (0..self.plan.clients).for_each(|client| self.mend(client, now));
     }

@@ -75,7 +75,20 @@ impl Server {
         // A clock can be set back by less than it shows.
         let clock = Clock { showed: (Duration::from_secs(3600), Instant::now()), rate };
         let (keys, fences, queues, listeners, done) = Default::default();
-        Self { process: 1, life: 0, up: true, armed: true, listeners, done, keys, fences, queues, clock, longest, broken }
+        Self {
+            process: 1,
+            life: 0,
+            up: true,
+            armed: true,
+            listeners,
+            done,
+            keys,
+            fences,
+            queues,
+            clock,
+            longest,
+            broken,
+        }
     }
 
     fn clock_at(&self, now: Instant) -> Duration {

@@ -77,6 +77,8 @@ pub struct State {
     pub stopped: Vec<Instant>,
     /// Whether faults have not ended yet.
     pub faulty: bool,
+    /// When they did.
+    pub healed: Option<Instant>,
     pub plan: Plan,
     /// Votes of owners so far.
     pub votes: HashMap<String, usize>,
@@ -152,8 +154,8 @@ impl State {
         }
     }
 
-    /// Whether `node` may forget all its keys now: a majority of nodes that stay hold them for as long as anybody may count
-    /// on them. (In the words of the algorithm: all of the others, not just enough, have the holder's key.)
+    /// Whether `node` may forget all its keys now: a majority of nodes that stay hold them for as long as anybody may
+    /// count on them. (In the words of the algorithm: all of the others, not just enough, have the holder's key.)
     fn may_forget(&self, node: usize, now: Instant) -> bool {
         // So many others must hold it that without them nobody else has a majority.
         let needed = self.plan.nodes - Quorum::of(self.plan.nodes).votes_needed() + 1;
@@ -207,6 +209,7 @@ impl World {
             tally,
             stopped: vec![began; plan.clients],
             faulty: true,
+            healed: None,
             plan: plan.clone(),
             votes,
             elected,
@@ -266,8 +269,8 @@ impl World {
         self.draw(|random| random.time(bound))
     }
 
-    /// Somewhere in the code of a process: at times it is stopped there, and at times all processes are at once, together
-    /// with their timers.
+    /// Somewhere in the code of a process: at times it is stopped there, and at times all processes are at once,
+    /// together with their timers.
     pub fn disturb(&self, client: usize) {
         let mut state = self.now();
         if let Some(pause) = state.disturb(client) {
