@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use redlock_operator::redlock::node::{Freed, Heard, Kept, Node, Place, Queued, Reading, Vote};
+use redlock_operator::redlock::node::{Bid, Freed, Heard, Kept, Node, Place, Queued, Reading, Vote};
 use redlock_operator::redlock::{Environment, LockKey, NodeError, Owner};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -114,26 +114,26 @@ impl Node for SimNode {
         &self.name
     }
 
-    async fn acquire(&self, key: &LockKey, owner: &Owner, ttl: Duration, deadline: Instant) -> Result<Vote, NodeError> {
-        let (key, owner) = (key.clone(), owner.clone());
+    async fn acquire(&self, bid: &Bid, deadline: Instant) -> Result<Vote, NodeError> {
+        let (key, owner, ttl) = (bid.key().clone(), bid.owner().clone(), bid.ttl());
         let what = said("acquire", &key, &owner);
         self.call(deadline, what, move |server, _, now| server.acquire(&key, &owner, ttl, now)).await
     }
 
-    async fn renew(&self, key: &LockKey, owner: &Owner, ttl: Duration, deadline: Instant) -> Result<Kept, NodeError> {
-        let (key, owner) = (key.clone(), owner.clone());
+    async fn renew(&self, bid: &Bid, deadline: Instant) -> Result<Kept, NodeError> {
+        let (key, owner, ttl) = (bid.key().clone(), bid.owner().clone(), bid.ttl());
         let what = said("renew", &key, &owner);
         self.call(deadline, what, move |server, _, now| server.renew(&key, &owner, ttl, now)).await
     }
 
-    async fn seed(&self, key: &LockKey, owner: &Owner, ttl: Duration, deadline: Instant) -> Result<Kept, NodeError> {
-        let (key, owner) = (key.clone(), owner.clone());
+    async fn seed(&self, bid: &Bid, deadline: Instant) -> Result<Kept, NodeError> {
+        let (key, owner, ttl) = (bid.key().clone(), bid.owner().clone(), bid.ttl());
         let what = said("seed", &key, &owner);
         self.call(deadline, what, move |server, _, now| server.seed(&key, &owner, ttl, now)).await
     }
 
-    async fn release(&self, key: &LockKey, owner: &Owner, wake: bool, deadline: Instant) -> Result<Freed, NodeError> {
-        let (key, owner) = (key.clone(), owner.clone());
+    async fn release(&self, bid: &Bid, wake: bool, deadline: Instant) -> Result<Freed, NodeError> {
+        let (key, owner) = (bid.key().clone(), bid.owner().clone());
         let what = said("release", &key, &owner);
         self.call(deadline, what, move |server, _, now| Ok(server.release(&key, &owner, wake, now))).await
     }
