@@ -24,8 +24,8 @@ unit: ## Unit and doc tests, and the engine on real Redis servers
 	cargo test
 
 .PHONY: sim
-sim: ## The engine in simulation, over more schedules of faults (N=10000)
-	SIM_SEEDS=$(or $(N),10000) cargo test --test sim no_two -- --nocapture
+sim: ## The engine in simulation, over many more schedules of faults (N=100000, FROM=seed to begin with)
+	SIM_SEEDS=$(or $(N),100000) SIM_FROM=$(or $(FROM),0) cargo test --profile sim --test sim no_two -- --nocapture
 
 .PHONY: interop
 interop: ## The engine beside other RedLock libraries: redsync, node-redlock (TEST=name: only those)
