@@ -144,7 +144,11 @@ async fn connect(endpoint: &Endpoint, subscriptions: &Arc<Subscriptions>) -> Res
     }
     let channels = subscriptions.channels();
     if !channels.is_empty() {
-        connection.subscribe(channels).await.map_err(|e| node_error(&e))?;
+        match connection.subscribe(channels).await.map_err(|e| node_error(&e)) {
+            // Without leave for a channel its waiters hear nothing, and look instead. All else works.
+            Err(NodeError::Auth(why)) => tracing::warn!(node = endpoint.name, why, "waits without news of releases"),
+            subscribed => subscribed?,
+        }
     }
     Ok(Link { connection, run_id: field("run_id"), timeouts: AtomicU32::new(0), broken })
 }
