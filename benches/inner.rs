@@ -4,14 +4,15 @@
 #![allow(clippy::expect_used)] // What does not work is not measured.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::future::{Future, ready};
 use std::sync::Mutex;
 use std::time::Duration;
 
 use divan::{AllocProfiler, Bencher, black_box};
 use redlock_operator::redlock::fence::TokenClock;
-use redlock_operator::redlock::node::{Kept, Node, Reading, Vote};
-use redlock_operator::redlock::quorum::Quorum;
+use redlock_operator::redlock::node::{Bid, Freed, Heard, Kept, Node, Place, Queued, Reading, Vote};
+use redlock_operator::redlock::quorum::{Decision, Quorum};
 use redlock_operator::redlock::validity::valid_until;
 use redlock_operator::redlock::{Client, LeaseOptions, LockKey, NodeError, Owner, Released, Renewal, Token, Wait};
 use tokio::runtime::{Builder, Runtime};
@@ -65,7 +66,7 @@ fn token_proposed(bencher: Bencher) {
 #[divan::bench]
 fn quorum_decided() -> usize {
     let quorum = Quorum::of(black_box(5));
-    (0..5).filter(|&yes| quorum.decide(yes, black_box(0)) == redlock_operator::redlock::quorum::Decision::Open).count()
+    (0..5).filter(|&yes| quorum.decide(yes, black_box(0)) == Decision::Open).count()
 }
 
 #[divan::bench]
@@ -142,60 +143,41 @@ impl Node for MapNode {
         "map"
     }
 
-    fn acquire(
-        &self,
-        key: &LockKey,
-        owner: &Owner,
-        _ttl: Duration,
-        _deadline: Instant,
-    ) -> impl Future<Output = Result<Vote, NodeError>> + Send {
-        ready(Ok(self.at(|held| match held.get(key) {
-            Some(_) => Vote::Held,
-            None => {
-                held.insert(key.clone(), owner.clone());
+    fn acquire(&self, bid: &Bid, _deadline: Instant) -> impl Future<Output = Result<Vote, NodeError>> + Send {
+        ready(Ok(self.at(|held| match held.entry(bid.key().clone()) {
+            Entry::Occupied(_) => Vote::Held,
+            Entry::Vacant(free) => {
+                free.insert(bid.owner().clone());
                 Vote::Yes
             }
         })))
     }
 
-    fn renew(
-        &self,
-        key: &LockKey,
-        owner: &Owner,
-        _ttl: Duration,
-        _deadline: Instant,
-    ) -> impl Future<Output = Result<Kept, NodeError>> + Send {
-        ready(Ok(self.at(|held| match held.get(key) {
-            Some(holder) if holder == owner => Kept::Yes,
+    fn renew(&self, bid: &Bid, _deadline: Instant) -> impl Future<Output = Result<Kept, NodeError>> + Send {
+        ready(Ok(self.at(|held| match held.get(bid.key()) {
+            Some(holder) if holder == bid.owner() => Kept::Yes,
             Some(_) => Kept::Other,
             None => Kept::Missing,
         })))
     }
 
-    fn seed(
-        &self,
-        key: &LockKey,
-        owner: &Owner,
-        ttl: Duration,
-        deadline: Instant,
-    ) -> impl Future<Output = Result<Kept, NodeError>> + Send {
-        self.at(|held| held.entry(key.clone()).or_insert_with(|| owner.clone()).clone());
-        self.renew(key, owner, ttl, deadline)
+    fn seed(&self, bid: &Bid, deadline: Instant) -> impl Future<Output = Result<Kept, NodeError>> + Send {
+        self.at(|held| drop(held.entry(bid.key().clone()).or_insert_with(|| bid.owner().clone())));
+        self.renew(bid, deadline)
     }
 
     fn release(
         &self,
-        key: &LockKey,
-        owner: &Owner,
+        bid: &Bid,
         _wake: bool,
         _deadline: Instant,
-    ) -> impl Future<Output = Result<bool, NodeError>> + Send {
-        ready(Ok(self.at(|held| {
-            let was = held.get(key) == Some(owner);
-            if was {
-                held.remove(key);
+    ) -> impl Future<Output = Result<Freed, NodeError>> + Send {
+        ready(Ok(self.at(|held| match held.entry(bid.key().clone()) {
+            Entry::Occupied(at) if at.get() == bid.owner() => {
+                at.remove();
+                Freed::Yes
             }
-            was
+            _ => Freed::No,
         })))
     }
 
@@ -203,11 +185,30 @@ impl Node for MapNode {
         ready(Ok(self.at(|held| Reading { owner: held.get(key).map(Owner::to_string), ..Reading::default() })))
     }
 
+    fn enqueue(
+        &self,
+        key: &LockKey,
+        _place: &Place,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<Queued, NodeError>> + Send {
+        let reading = self.read(key, deadline);
+        async { Ok(Queued { reading: reading.await?, ahead: 0 }) }
+    }
+
+    fn dequeue(
+        &self,
+        _key: &LockKey,
+        _place: &Place,
+        _deadline: Instant,
+    ) -> impl Future<Output = Result<(), NodeError>> + Send {
+        ready(Ok(()))
+    }
+
     fn subscribe(
         &self,
         _key: &LockKey,
         _index: usize,
-        _wake: mpsc::UnboundedSender<usize>,
+        _wake: mpsc::UnboundedSender<Heard>,
         _deadline: Instant,
     ) -> impl Future<Output = Result<(), NodeError>> + Send {
         ready(Ok(()))
