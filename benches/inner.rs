@@ -162,7 +162,9 @@ impl Node for MapNode {
     }
 
     fn seed(&self, bid: &Bid, deadline: Instant) -> impl Future<Output = Result<Kept, NodeError>> + Send {
-        self.at(|held| drop(held.entry(bid.key().clone()).or_insert_with(|| bid.owner().clone())));
+        self.at(|held| {
+            held.entry(bid.key().clone()).or_insert_with(|| bid.owner().clone());
+        });
         self.renew(bid, deadline)
     }
 

@@ -1,5 +1,8 @@
 //! What it costs to keep leases rather than to take them: many held by one process, or one by an idle one.
 
+// Counts become rates and shares: what a double rounds off does not show.
+#![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt as _};

@@ -246,7 +246,7 @@ impl Bench {
             }
             let done = self.now();
             worker.asked_at.store(-1, Ordering::Release);
-            self.add_op(worker, done, done - asked);
+            self.add_op(worker, done, done.saturating_sub(asked));
         }
     }
 
@@ -263,10 +263,10 @@ impl Bench {
             self.leave();
             {
                 let mut counts = worker.counts.lock().expect("no holder panics");
-                counts.hold += self.now() - held;
+                counts.hold += self.now().saturating_sub(held);
                 counts.holds += 1;
             }
-            self.add_op(worker, held, held - asked);
+            self.add_op(worker, held, held.saturating_sub(asked));
             self.release(worker, client, lock).await;
         }
     }
