@@ -65,7 +65,7 @@ say "report: $out/report.md"
 
 if ((inner)); then
   say "inner loops: $out/inner.txt"
-  cargo bench --quiet --bench inner 2>&1 | tee "$out/inner.txt"
+  cargo bench --quiet --bench inner | tee "$out/inner.txt"
 fi
 
 if ((publish)); then
