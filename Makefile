@@ -40,8 +40,9 @@ lint: ## Format, clippy, shellcheck, helm lint, cargo deny
 	@hack/lint.sh
 
 .PHONY: bench
-bench: ## Benchmarks
-	@if compgen -G 'benches/*.rs' >/dev/null; then cargo bench; else echo 'no benchmarks yet (benches/ is empty)'; fi
+bench: ## The engine beside other libraries (QUICK=1; ONLY=redsync,rslock; SECONDS=2; ROUNDS=3; PUBLISH=1: into docs/)
+	@hack/bench.sh $(if $(QUICK),--quick) $(if $(ONLY),--only '$(ONLY)') $(if $(SECONDS),--seconds '$(SECONDS)') \
+		$(if $(ROUNDS),--rounds '$(ROUNDS)') $(if $(PUBLISH),--publish)
 
 .PHONY: image
 image: ## Build the operator's image into target/image/redlock-operator.tar

@@ -42,7 +42,7 @@ fn the_engine_knows_nothing_of_kubernetes_nor_of_the_operator() {
 
 #[test]
 fn every_source_file_opens_with_what_it_is_for() {
-    for folder in ["src", "tests"] {
+    for folder in ["src", "tests", "benches"] {
         for path in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)) {
             let text = fs::read_to_string(&path).expect("a source file");
             assert!(text.starts_with("//! "), "{} does not open with a `//!` sentence", path.display());
