@@ -80,6 +80,32 @@ async fn without_leave_for_the_channel_a_lock_is_still_handed_on() {
 }
 
 #[tokio::test]
+async fn a_refused_subscription_does_not_cost_the_connection() {
+    let servers = Server::start_armed(3).await;
+    let (one, other) = (client(&servers), weak_client(&servers, "~* resetchannels +@all").await);
+    let renewal = Renewal::Every(Duration::from_millis(100));
+    let long = LeaseOptions { renewal, ..LeaseOptions::new("one", Duration::from_secs(60)) };
+    let held = one.try_acquire(&key("a"), &long).await.expect("granted");
+    let own = other.try_acquire(&key("b"), &LeaseOptions { identity: "other".to_owned(), ..long.clone() }).await;
+    let own = own.expect("granted");
+    let waiting = tokio::spawn({
+        let other = other.clone();
+        async move { other.acquire(&key("a"), &LeaseOptions::new("other", TTL), Wait::Forever).await }
+    });
+    for server in &servers {
+        eventually("it may not listen", async || (server.refusals("subscribe").await > 0).then_some(())).await;
+        let _: i64 = server.run("CLIENT KILL USER weak").await;
+    }
+    // Its connections are made again while it waits: what it holds is renewed, and what it waits for is handed on.
+    let LeaseState::Held(before) = *own.state().borrow() else { panic!("held") };
+    let mut state = own.state();
+    let renewed = state.wait_for(|s| !matches!(s, LeaseState::Held(g) if g.renewals < before.renewals + 3));
+    assert!(matches!(*timeout(PATIENCE, renewed).await.expect("renewed").expect("a watchdog"), LeaseState::Held(_)));
+    held.release().await;
+    timeout(PATIENCE, waiting).await.expect("handed on").expect("no panic").expect("granted");
+}
+
+#[tokio::test]
 async fn leave_for_other_keys_alone_gives_no_vote_and_says_so() {
     let servers = Server::start_armed(3).await;
     for rules in [
