@@ -21,7 +21,7 @@ test: ## All tests: lint, unit, interop, end to end
 
 .PHONY: unit
 unit: ## Unit and doc tests, and the engine on real Redis servers
-	cargo test
+	RUST_TEST_THREADS=4 cargo test
 
 .PHONY: sim
 sim: ## The engine in simulation, over many more schedules of faults (N=100000, FROM=seed to begin with)

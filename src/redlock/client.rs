@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::stream::{FuturesUnordered, StreamExt as _};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -25,6 +26,12 @@ use super::validity::{drift, valid_until};
 use super::vote;
 use super::wait::{self, HEAD_START, Session};
 use super::watchdog;
+
+/// Pauses before a release is sent again to nodes that did not answer.
+const RELEASE_PAUSES: [Duration; 3] =
+    [Duration::from_millis(20), Duration::from_millis(100), Duration::from_millis(500)];
+/// How many releases may be on their way again at a time; beyond it the keys are left to their TTL.
+const RELEASES_AGAIN: usize = 1024;
 
 /// How long to wait for a lock that another holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +108,8 @@ struct Inner<N> {
     background: TaskTracker,
     /// Cancelled by the shutdown.
     closing: CancellationToken,
+    /// Bounds the releases that are being sent again.
+    releases_again: Semaphore,
     /// Who of this process contends for which lock.
     lines: Arc<Lines<Session>>,
     /// When a release of this client passed a lock on to one who waited.
@@ -147,6 +156,7 @@ impl<N: Node> Client<N> {
                 environment,
                 background: TaskTracker::new(),
                 closing: CancellationToken::new(),
+                releases_again: Semaphore::new(RELEASES_AGAIN),
                 lines: Arc::default(),
                 passed: Mutex::default(),
             }),
@@ -263,6 +273,7 @@ impl<N: Node> Client<N> {
     pub(super) async fn release_bid(&self, bid: &Arc<Bid>) -> Released {
         let mut answers = self.ask_release(bid, 0..self.nodes().len(), true);
         let (mut held, mut not_held, mut passed) = (0, 0, false);
+        let mut unheard = Vec::new();
         let decision = loop {
             match answers.next().await {
                 Some((_, Ok(Freed::No))) => not_held += 1,
@@ -270,6 +281,7 @@ impl<N: Node> Client<N> {
                     held += 1;
                     passed |= freed == Freed::Passed;
                 }
+                Some((index, Err(NodeError::Timeout))) => unheard.push(index),
                 Some((_, Err(_))) => {}
                 None => break Decision::Open,
             }
@@ -278,7 +290,7 @@ impl<N: Node> Client<N> {
                 decided => break decided,
             }
         };
-        self.finish_in_background(answers);
+        self.finish_release(bid, true, answers, unheard);
         if passed {
             self.note_passed(bid.key());
         }
@@ -422,9 +434,53 @@ impl<N: Node> Client<N> {
         })
     }
 
-    /// Deletes what is left of a grant, in the background.
+    /// Deletes what is left of a grant, in the background. The requests are on their way when this returns, so that a next
+    /// attempt on the same connections comes after them.
     pub(super) fn give_back(&self, bid: &Arc<Bid>, indexes: Vec<usize>, wake: bool) {
-        self.send_in_background(|| self.ask_release(bid, indexes, wake));
+        // Outside a runtime (its shutdown drops leases) nothing can be sent: the keys expire.
+        if tokio::runtime::Handle::try_current().is_err() {
+            return;
+        }
+        let mut answers = self.ask_release(bid, indexes, wake);
+        let mut unheard = Vec::new();
+        while let Some(Some((index, answer))) = answers.next().now_or_never() {
+            if answer == Err(NodeError::Timeout) {
+                unheard.push(index);
+            }
+        }
+        self.finish_release(bid, wake, answers, unheard);
+    }
+
+    /// Waits in the background for the rest of a release's answers. A node that did not answer in time is asked again, some
+    /// times: it would keep the lock from everybody until its TTL is over. One that is not reachable at all is not: calls to
+    /// it fail at once, and there would be ever more of them.
+    fn finish_release<F>(&self, bid: &Arc<Bid>, wake: bool, mut answers: Answers<F>, mut unheard: Vec<usize>)
+    where
+        F: Future<Output = (usize, Result<Freed, NodeError>)> + Send + 'static,
+    {
+        if answers.is_empty() && unheard.is_empty() {
+            return;
+        }
+        let (client, bid) = (self.clone(), Arc::clone(bid));
+        self.spawn(async move {
+            while let Some((index, answer)) = answers.next().await {
+                if answer == Err(NodeError::Timeout) {
+                    unheard.push(index);
+                }
+            }
+            for pause in RELEASE_PAUSES {
+                let Ok(_slot) = client.inner.releases_again.try_acquire() else { return };
+                if unheard.is_empty() || client.unless_closing(tokio::time::sleep(pause)).await.is_err() {
+                    return;
+                }
+                let mut answers = client.ask_release(&bid, std::mem::take(&mut unheard), wake);
+                while let Some((index, answer)) = answers.next().await {
+                    if answer == Err(NodeError::Timeout) {
+                        unheard.push(index);
+                    }
+                }
+            }
+        });
     }
 
     /// Enters the queues of some nodes, in the background.

@@ -149,8 +149,8 @@ pub enum News {
 /// How long a node keeps a queue that nobody enters (or enters anew) any more.
 pub const QUEUE_LIFETIME: Duration = Duration::from_secs(5);
 
-/// An independent master that keeps locks. Every call ends by `deadline` at the latest, with [`NodeError::Timeout`], and a
-/// call whose future is dropped may or may not have been executed.
+/// An independent master that keeps locks. Every call ends by `deadline` at the latest, with [`NodeError::Timeout`]
+/// (but a process that was stopped meanwhile gives the node the same time again), and a call whose future is dropped may or may not have been executed.
 pub trait Node: Send + Sync + 'static {
     /// What the node is called in errors and logs.
     fn name(&self) -> &str;

@@ -1,13 +1,14 @@
 //! The one connection to a server: made, checked, given up and made again in the background.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rand::RngExt as _;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ErrorKind, PushKind, RedisError, ServerErrorKind};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::endpoint::{Endpoint, tls_error};
@@ -20,8 +21,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Calls that may wait to be written to the connection. Beyond it they wait for room, and give up at their own limit: a node
 /// that reads nothing costs no more memory than this.
 const QUEUE_LENGTH: usize = 1024;
-/// Calls in a row without an answer after which the connection is given up. A connection that is being made again fails
-/// calls at once: this is the circuit breaker, and the handshake is its probe.
+/// Calls in a row without an answer, and so many times the limit on a call without any, after which the connection is given
+/// up. A connection that is being made again fails calls at once: this is the circuit breaker, and the handshake is its
+/// probe. Not calls alone: one short stall can cost hundreds that were under way together.
 const TIMEOUTS_UNTIL_BROKEN: u32 = 3;
 /// Shortest and longest pause before a connection is tried again. The pause is drawn between the shortest and a bound that
 /// doubles, so that the clients of a restarted server do not come back in step.
@@ -33,7 +35,11 @@ pub(super) struct Link {
     pub(super) connection: MultiplexedConnection,
     /// Names the server process: read after connecting, and a restart always breaks the connection.
     pub(super) run_id: String,
+    made_at: Instant,
+    /// Calls without an answer since the last one.
     timeouts: AtomicU32,
+    /// When the first of them was sent, in microseconds since the connection was made.
+    silent_since: AtomicU64,
     broken: CancellationToken,
 }
 
@@ -54,9 +60,17 @@ impl Link {
         }
     }
 
-    /// A call had no answer in time.
-    pub(super) fn timed_out(&self) {
-        if self.timeouts.fetch_add(1, Ordering::Relaxed) + 1 >= TIMEOUTS_UNTIL_BROKEN {
+    /// A call that was sent then had no answer within `limit`.
+    pub(super) fn timed_out(&self, sent_at: Instant, limit: Duration) {
+        let sent = u64::try_from(sent_at.duration_since(self.made_at).as_micros()).unwrap_or(u64::MAX);
+        let silent_since = if self.timeouts.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.silent_since.store(sent, Ordering::Relaxed);
+            sent
+        } else {
+            self.silent_since.load(Ordering::Relaxed)
+        };
+        let silence = self.made_at.elapsed().saturating_sub(Duration::from_micros(silent_since));
+        if self.timeouts.load(Ordering::Relaxed) >= TIMEOUTS_UNTIL_BROKEN && silence >= TIMEOUTS_UNTIL_BROKEN * limit {
             self.broken.cancel();
         }
     }
@@ -150,7 +164,14 @@ async fn connect(endpoint: &Endpoint, subscriptions: &Arc<Subscriptions>) -> Res
             subscribed => subscribed?,
         }
     }
-    Ok(Link { connection, run_id: field("run_id"), timeouts: AtomicU32::new(0), broken })
+    Ok(Link {
+        connection,
+        run_id: field("run_id"),
+        made_at: Instant::now(),
+        timeouts: AtomicU32::new(0),
+        silent_since: AtomicU64::new(0),
+        broken,
+    })
 }
 
 /// What an error of the Redis library says of the node.

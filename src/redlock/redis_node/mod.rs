@@ -24,6 +24,9 @@ use super::fence::Token;
 use super::key::{ARMED_KEY, LockKey};
 use super::node::{Bid, Freed, Heard, Kept, Node, Place, QUEUE_LIFETIME, Queued, Reading, Vote};
 
+/// How much too late a limit on a call is noticed when the process was not running.
+const STALL: Duration = Duration::from_millis(5);
+
 /// Whether the server is connected and fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
@@ -87,14 +90,22 @@ impl RedisNode {
         }
     }
 
-    /// Makes a call on the connection, until `deadline`.
+    /// Makes a call on the connection, until `deadline`; longer only if this process itself was stopped meanwhile.
     async fn call<F, R, T>(&self, deadline: Instant, request: F) -> Result<T, NodeError>
     where
         F: FnOnce(MultiplexedConnection, Arc<Link>) -> R,
         R: Future<Output = RedisResult<T>>,
     {
         let link = self.link(deadline).await?;
-        match tokio::time::timeout_at(deadline, request(link.connection.clone(), Arc::clone(&link))).await {
+        let sent_at = Instant::now();
+        let limit = deadline.saturating_duration_since(sent_at);
+        let mut request = std::pin::pin!(request(link.connection.clone(), Arc::clone(&link)));
+        let mut answer = tokio::time::timeout_at(deadline, &mut request).await;
+        if answer.is_err() && deadline.elapsed() > STALL {
+            // It was this process that slept. The answer may be there, unread, and the node had no fair chance.
+            answer = tokio::time::timeout(limit, &mut request).await;
+        }
+        match answer {
             Ok(Ok(answer)) => {
                 link.answered();
                 Ok(answer)
@@ -106,7 +117,7 @@ impl RedisNode {
                 Err(node_error(&error))
             }
             Err(_) => {
-                link.timed_out();
+                link.timed_out(sent_at, limit);
                 Err(NodeError::Timeout)
             }
         }
