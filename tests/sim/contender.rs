@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redlock_operator::redlock::{Error, Lease, LeaseOptions, LockKey, Released, Renewal, Wait};
+use redlock_operator::redlock::{Error, Lease, LeaseOptions, LockKey, Owner, Released, Renewal, Wait};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::history::History;
@@ -79,7 +79,7 @@ impl Contender {
         let max_renewals = self.once_in(4).then(|| self.draw(|random| random.below(3)));
         let priority = self.draw(|random| [0, 0, 0, 1][random.index(4)]);
         let default = LeaseOptions::new(self.identity.clone(), ttl);
-        LeaseOptions { renewal, max_renewals, min_validity, priority, ..default }
+        LeaseOptions { renewal, max_renewals, min_validity, priority, is_shared: self.once_in(3), ..default }
     }
 
     /// Asks for a lock in one of the ways there are.
@@ -161,22 +161,37 @@ impl Contender {
             0 => drop(lease),
             // Nobody goes on with it: it expires.
             1 => lease.abandon(),
-            // Another process of the same holder goes on with it. What is over is not to be adopted: its watchdog gives
-            // back what is left of it.
-            2 if lease.is_held() => {
+            // Another process of the same holder goes on with it. What is over is not to be adopted unless it is shared:
+            // its watchdog gives back what is left of it.
+            2 if lease.is_held() || options.is_shared => {
                 let (key, owner) = (lease.key().clone(), lease.owner().clone());
                 lease.abandon();
                 sleep(self.world.time(NODE_TIMEOUT)).await;
-                let other = self.draw(|random| random.index(self.processes.len()));
-                let client = self.processes[other].client();
-                if let Some(Ok(adopted)) = self.perhaps_dropped(client.adopt(&key, &owner, options)).await {
-                    self.history.adopted(&adopted);
+                if let Some(adopted) = self.adopt(&key, &owner, options).await {
                     self.work(&adopted).await;
                     adopted.release().await;
                 }
             }
+            // Another process of the same holder keeps it as well, and leaves it to this one.
+            3 if options.is_shared => {
+                if let Some(adopted) = self.adopt(lease.key(), lease.owner(), options).await {
+                    self.work(&adopted).await;
+                    drop(adopted);
+                }
+                self.work(&lease).await;
+                lease.release().await;
+            }
             _ => drop(self.perhaps_dropped(lease.release()).await),
         }
+    }
+
+    /// Goes on with a grant in any process.
+    async fn adopt(&self, key: &LockKey, owner: &Owner, options: &LeaseOptions) -> Option<Lease> {
+        let other = self.draw(|random| random.index(self.processes.len()));
+        let client = self.processes[other].client();
+        let adopted = self.perhaps_dropped(client.adopt(key, owner, options)).await?.ok()?;
+        self.history.adopted(&adopted);
+        Some(adopted)
     }
 
     /// All ask for a lock at once, for the last time: each gets it, and leaves nothing of it on the nodes.

@@ -21,8 +21,8 @@ pub struct History {
     world: World,
     /// Whether two holders at once are no violation.
     tolerant: bool,
-    /// Whether all clients count majorities of the same nodes.
-    same_nodes: bool,
+    /// Whether grants, and so tokens and writes, have an order: not where holders overlap, nor where majorities do not.
+    in_order: bool,
     state: Mutex<State>,
 }
 
@@ -71,8 +71,8 @@ pub struct Counts {
 
 impl History {
     pub fn new(world: World, plan: &Plan) -> Self {
-        let same_nodes = plan.rules.broken != Some(Rule::SameNodes);
-        Self { world, tolerant: plan.rules.guarded, same_nodes, state: Mutex::default() }
+        let in_order = !plan.rules.guarded && plan.rules.broken != Some(Rule::SameNodes);
+        Self { world, tolerant: plan.rules.guarded, in_order, state: Mutex::default() }
     }
 
     /// A holder has learned of its grant, now.
@@ -87,7 +87,7 @@ impl History {
             return;
         }
         let Some(elected) = elected else {
-            if self.same_nodes {
+            if self.in_order {
                 state.broken(format!("{owner} is granted {} without a majority", lease.key()));
             }
             return;
@@ -98,7 +98,7 @@ impl History {
         let after = tokens.range(elected..).next().is_some_and(|(_, other)| *other <= token);
         let twice = tokens.values().any(|other| *other == token);
         tokens.insert(elected, token);
-        if twice || !self.tolerant && (before || after) {
+        if twice || self.in_order && (before || after) {
             state.broken(format!("the token of {owner} does not rise"));
         }
     }
@@ -108,7 +108,7 @@ impl History {
         self.world.note(|| format!("{} of {} is adopted: {:?}", lease.key(), lease.owner(), lease.validity()));
         let mut state = self.state();
         state.counts.adoptions += 1;
-        if state.holds(lease, self.tolerant) && !self.tolerant {
+        if state.holds(lease, self.tolerant) && self.in_order {
             let last = state.lock(lease).tokens.values().next_back().copied();
             if last != Some(lease.owner().token().get()) {
                 state.broken(format!("{} goes on with {} after a token of {last:?}", lease.owner(), lease.key()));
@@ -128,10 +128,10 @@ impl History {
 
     /// A holder looks whether it holds. Answers that.
     pub fn look(&self, lease: &Lease) -> bool {
-        let (held, owner) = (lease.is_held(), lease.owner().to_string());
+        let (held, owner, this) = (lease.is_held(), lease.owner(), lease.state());
         let mut state = self.state();
         state.look(&lease.key().to_string());
-        let known = state.lock(lease).known.iter().rfind(|known| known.owner == owner);
+        let known = state.lock(lease).known.iter().rfind(|known| known.state.same_channel(&this));
         if held && known.is_some_and(|known| known.over) {
             state.broken(format!("{} of {owner} was over and is held again", lease.key()));
         }
@@ -145,11 +145,11 @@ impl History {
         let held = lease.is_held();
         let mut state = self.state();
         state.counts.writes += 1;
-        match state.lock(lease).resource.write(lease.owner(), elected, !self.tolerant) {
+        match state.lock(lease).resource.write(lease.owner(), elected, self.in_order) {
             Ok(true) => {}
             Ok(false) => {
                 state.counts.refused += 1;
-                if held && !self.tolerant {
+                if held && self.in_order {
                     state.broken(format!("a write of {owner} is refused while it holds {}", lease.key()));
                 }
             }
@@ -210,7 +210,8 @@ impl State {
             return false;
         }
         let lock = self.lock(lease);
-        let other = lock.known.iter().rev().find(|known| !known.over).map(|known| known.owner.clone());
+        let other =
+            lock.known.iter().rev().find(|known| !known.over && known.owner != owner).map(|known| known.owner.clone());
         lock.known.push(Known { owner: owner.clone(), state: lease.state(), over: false, end: None });
         match other {
             Some(_) if tolerant => self.counts.overlaps += 1,
