@@ -4,7 +4,8 @@
 //! so many schedules from `SIM_FROM` on (`make sim`), `SIM_SEED=S` that single one, with a trace of what happened.
 //!
 //! # Layout
-//! - `world`: what happens at which time, and who is stopped; `link`: the network; `server`, `queue`: what a node has in memory
+//! - `world`: what happens at which time, and who is stopped; `link`: the network; `server`, `queue`: what a node has in
+//!   memory
 //! - `node`, `process`: what the engine sees of the world; `pause`: futures that are not polled
 //! - `plan`, `rules`: what a schedule is like, and which rules the world keeps; `faults`: what goes wrong
 //! - `contender`: who takes locks; `history`, `resource`: what must hold
