@@ -107,7 +107,7 @@ fn clocks_of_a_majority_that_jump_make_a_second_holder() {
 #[test]
 fn a_resource_that_checks_tokens_is_safe_from_the_second_holder() {
     let rules = Rules { broken: Some(Rule::ClockJumps), guarded: true };
-    let sum = run_all(0, 100, rules, cores(), false).unwrap_or_else(|failure| panic!("{failure:?}"));
+    let sum = run_all(0, 60, rules, cores(), false).unwrap_or_else(|failure| panic!("{failure:?}"));
     let counts = sum.total.counts;
     assert!(counts.overlaps > 0 && counts.refused > 0, "{counts:?}");
 }

@@ -18,7 +18,7 @@ pub const TIMEOUTS_UNTIL_BROKEN: u32 = 3;
 /// Bounds of the pause before a connection is made again.
 pub const BACKOFF: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(20));
 /// How long faults go on.
-pub const FAULTS: Duration = Duration::from_millis(600);
+pub const FAULTS: Duration = Duration::from_millis(500);
 /// How long contenders ask again and again after that: meanwhile nodes come back.
 pub const CALM: Duration = Duration::from_millis(300);
 /// Wall clocks differ by less than the restart delay.
