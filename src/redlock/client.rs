@@ -367,11 +367,6 @@ impl<N: Node> Client<N> {
         shortest + self.inner.environment.random_up_to(longest.saturating_sub(shortest))
     }
 
-    /// Takes note of a token seen on a node.
-    pub(super) fn observe_token(&self, key: &LockKey, token: Token) {
-        self.inner.tokens.observe(key.namespace(), token);
-    }
-
     /// Who of this process contends for which lock.
     pub(super) fn lines(&self) -> &Arc<Lines<Session>> {
         &self.inner.lines

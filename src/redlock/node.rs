@@ -117,7 +117,7 @@ pub struct Place {
 /// A node's answer to [`Node::enqueue`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Queued {
-    /// What the node knows of the lock.
+    /// What the node knows of the lock, but for its fence.
     pub reading: Reading,
     /// How many wait before this one.
     pub ahead: usize,
@@ -135,12 +135,12 @@ pub struct Heard {
 /// News of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
-    /// It was released.
+    /// It was released while somebody was in the node's queue.
     Released {
         /// Token of the grant that ended: tells the messages of several releases apart.
         token: Token,
-        /// Who was first in the node's queue, and was taken off it.
-        next: Option<Box<str>>,
+        /// Who was first in that queue, and was taken off it.
+        next: Box<str>,
     },
     /// The connection was broken: releases may have been missed.
     Gap,
@@ -164,8 +164,8 @@ pub trait Node: Send + Sync + 'static {
     /// Sets the key for the owner where the node lacks it, never over another's. Only for a holder whose own validity runs.
     fn seed(&self, bid: &Bid, deadline: Instant) -> impl Future<Output = Result<Kept, NodeError>> + Send;
 
-    /// Deletes the key if it is the owner's, and with `wake` takes the first off the queue and tells all who listen who that
-    /// is.
+    /// Deletes the key if it is the owner's, and with `wake` takes the first off the queue, if anybody is there, and tells all
+    /// who listen who that is.
     fn release(
         &self,
         bid: &Bid,

@@ -195,9 +195,6 @@ impl<N: Node> Contender<'_, N> {
         });
         let mut seen: Vec<Result<Queued, NodeError>> = vec![Err(NodeError::Timeout); self.client.nodes().len()];
         while let Some((index, answer)) = answers.next().await {
-            if let Ok(Queued { reading: Reading { fence: Some(token), .. }, .. }) = answer {
-                self.client.observe_token(self.key, token);
-            }
             seen[index] = answer;
             if Look::judge(self.client.quorum(), &seen).is_plain {
                 break;
@@ -268,7 +265,7 @@ impl<N: Node> Contender<'_, N> {
 
     /// Takes note where a node has taken this one's place off its queue.
     fn note(&mut self, heard: &Heard) {
-        if let (Some(entered), News::Released { next: Some(next), .. }) = (&mut self.place, &heard.news)
+        if let (Some(entered), News::Released { next, .. }) = (&mut self.place, &heard.news)
             && **next == *entered.place.waiter
         {
             entered.nodes[heard.node] = false;
@@ -312,7 +309,7 @@ enum Call {
 struct Release {
     token: Token,
     /// Whom each node named.
-    named: HashMap<usize, Option<Box<str>>>,
+    named: HashMap<usize, Box<str>>,
 }
 
 impl Release {
@@ -320,12 +317,11 @@ impl Release {
     /// all who hear the same agree.
     fn call(&self, waiter: &str) -> Call {
         let mut votes: HashMap<&str, usize> = HashMap::new();
-        for named in self.named.values().flatten() {
+        for named in self.named.values() {
             *votes.entry(named).or_default() += 1;
         }
         match votes.into_iter().max_by_key(|&(named, votes)| (votes, Reverse(named))) {
             Some((named, _)) if named != waiter => Call::Anothers(self.token),
-            // Nobody is in any queue: whoever listens tries.
             Some(_) | None => Call::Mine,
         }
     }

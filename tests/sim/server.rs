@@ -214,11 +214,10 @@ impl Server {
         if !wake {
             return Freed::Yes;
         }
-        let next = self.queue(key, now).take_first();
-        let freed = if next.is_some() { Freed::Passed } else { Freed::Yes };
-        let news = News::Released { token: owner.token(), next: next.as_deref().map(Into::into) };
+        let Some(next) = self.queue(key, now).take_first() else { return Freed::Yes };
+        let news = News::Released { token: owner.token(), next: (*next).into() };
         self.done.push(Done::Said { channel: name.to_owned(), news });
-        freed
+        Freed::Passed
     }
 
     fn queue(&mut self, key: &LockKey, now: Instant) -> &mut Queue {

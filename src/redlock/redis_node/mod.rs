@@ -223,13 +223,13 @@ impl Node for RedisNode {
     }
 
     async fn enqueue(&self, key: &LockKey, place: &Place, deadline: Instant) -> Result<Queued, NodeError> {
-        let keys = [key.redis_key(), key.fences_key(), key.queue_key()];
+        let keys = [key.redis_key(), key.queue_key()];
         let (priority, waited) = (place.priority.to_string(), place.since.elapsed().as_micros().to_string());
         let lifetime = QUEUE_LIFETIME.as_millis().to_string();
         let args = [&*place.waiter, &priority, &waited, &lifetime];
-        let (owner, remaining, fence, ahead) =
+        let (owner, remaining, ahead) =
             self.call(deadline, async |connection, _| ENQUEUE.run(connection, &keys, &args).await).await?;
-        Ok(Queued { reading: reading(owner, remaining, fence), ahead })
+        Ok(Queued { reading: reading(owner, remaining, None), ahead })
     }
 
     async fn dequeue(&self, key: &LockKey, place: &Place, deadline: Instant) -> Result<(), NodeError> {

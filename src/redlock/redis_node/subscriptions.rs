@@ -73,11 +73,11 @@ impl Subscriptions {
     }
 }
 
-/// What a release publishes: `<owner> <waiter>`, with nothing after the space where nobody waits.
+/// What a release publishes: `<owner> <waiter>`.
 fn news(message: &str) -> Option<News> {
     let (owner, next) = message.split_once(' ')?;
     let token = owner.parse::<Owner>().ok()?.token();
-    Some(News::Released { token, next: (!next.is_empty()).then(|| next.into()) })
+    Some(News::Released { token, next: next.into() })
 }
 
 fn tell(waiters: &[Waiter], news: &News) {
@@ -107,11 +107,9 @@ mod tests {
         assert!(subscriptions.add("redlock:x/a", Waiter { index: 3, wake: a.clone() }));
         assert!(subscriptions.add("redlock:x/b", Waiter { index: 4, wake: b }));
         let token = Token::new(7).unwrap();
-        for (text, news) in [
-            ("job@7 other@9", News::Released { token, next: Some("other@9".into()) }),
-            ("job@7 ", News::Released { token, next: None }),
-            ("released", News::Gap),
-        ] {
+        for (text, news) in
+            [("job@7 other@9", News::Released { token, next: "other@9".into() }), ("released", News::Gap)]
+        {
             subscriptions.route(&message("redlock:x/a", text));
             assert_eq!(woken_a.try_recv(), Ok(Heard { node: 3, news }));
         }
