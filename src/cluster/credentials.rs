@@ -19,7 +19,7 @@ pub const CONFIG_KEY: &str = "redis.conf";
 
 /// What a client of a namespace may run besides reading and writing its locks: no administration, no other key space. Some
 /// of it only other libraries need: the scripts of node-redlock ask by EXISTS whether a lock is free.
-const CLIENT_COMMANDS: &str = "+set +get +exists +del +pttl +pexpire +zadd +zscore +zrank +zrem +zpopmin +time +publish \
+const CLIENT_COMMANDS: &str = "+set +get +exists +del +pttl +pexpire +zadd +zscore +zrank +zrem +zrange +zpopmin +time +publish \
      +subscribe +unsubscribe +ping +hello +auth +info +evalsha +eval +client|setname +client|id";
 
 /// The secret of a cluster, from which all its passwords follow: 32 random bytes.

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::fence::Token;
+
 /// A lock's name: a namespace and a name within it.
 ///
-/// On a node the key `redlock:<namespace>/<name>` holds the owner, and the channel of the same name carries releases; the
-/// sorted set `redlock:<namespace>#fences` holds the last fencing token of each lock of the namespace, and the sorted set
+/// On a node the key `redlock:<namespace>/<name>` holds the owner, and channels that begin so carry releases; the sorted set `redlock:<namespace>#fences` holds the last fencing token of each lock of the namespace, and the sorted set
 /// `redlock:<namespace>#queue/<name>` those who wait for this one. A namespace has neither `/` nor `#`, so no lock's key can
 /// be another's, nor a set of any namespace.
 /// Cheap to clone: its names on a node are made once.
@@ -67,7 +68,7 @@ impl LockKey {
         &self.0.key[self.0.namespace_end + 1..]
     }
 
-    /// The key that holds the owner, and the channel that carries releases.
+    /// The key that holds the owner.
     #[must_use]
     pub fn redis_key(&self) -> &str {
         &self.0.key
@@ -77,6 +78,12 @@ impl LockKey {
     #[must_use]
     pub fn fences_key(&self) -> &str {
         &self.0.fences
+    }
+
+    /// The channel on which those who wait with this inbox hear of releases.
+    #[must_use]
+    pub fn channel(&self, inbox: Token) -> String {
+        format!("{}#{inbox}", self.0.key)
     }
 
     /// The sorted set of those who wait for the lock.
@@ -102,6 +109,7 @@ mod tests {
         assert_eq!(key.redis_key(), "redlock:billing/reports/nightly");
         assert_eq!(key.fences_key(), "redlock:billing#fences");
         assert_eq!(key.queue_key(), "redlock:billing#queue/reports/nightly");
+        assert_eq!(key.channel(Token::new(7).unwrap()), "redlock:billing/reports/nightly#7");
         assert_eq!((key.namespace(), key.name()), ("billing", "reports/nightly"));
         assert_eq!(key.to_string(), "billing/reports/nightly");
     }

@@ -3,7 +3,6 @@
 //! The engine is generic over this trait, so that the same code runs on Redis servers and on simulated nodes.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -106,12 +105,44 @@ pub enum Freed {
 /// on it, and a place is worth nothing but a message.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// Who waits: unique, in the form of an owner.
-    pub waiter: Arc<str>,
+    name: Box<str>,
+    inbox: Token,
+    priority: i16,
+    since: Instant,
+}
+
+impl Place {
+    /// The place of `waiter`, which is unique, and hears of releases by `inbox`. Of several the highest `priority` goes first,
+    /// then who waits `since` the earliest.
+    #[must_use]
+    pub fn new(waiter: &Owner, inbox: Token, priority: i16, since: Instant) -> Self {
+        Self { name: format!("{waiter} {inbox}").into(), inbox, priority, since }
+    }
+
+    /// What it is called in the queue: `<waiter> <inbox>`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// By which channel it hears of releases.
+    #[must_use]
+    pub fn inbox(&self) -> Token {
+        self.inbox
+    }
+
     /// Higher goes first.
-    pub priority: i16,
-    /// Since when it waits. A node counts that back on its own clock, so that the clocks of those who wait do not matter.
-    pub since: Instant,
+    #[must_use]
+    pub fn priority(&self) -> i16 {
+        self.priority
+    }
+
+    /// How long it has waited until now. A node counts that back on its own clock, so that the clocks of those who wait do
+    /// not matter.
+    #[must_use]
+    pub fn waited(&self) -> Duration {
+        self.since.elapsed()
+    }
 }
 
 /// A node's answer to [`Node::enqueue`].
@@ -139,7 +170,7 @@ pub enum News {
     Released {
         /// Token of the grant that ended: tells the messages of several releases apart.
         token: Token,
-        /// Who was first in that queue, and was taken off it.
+        /// Name of the place that was first in that queue, and was taken off it.
         next: Box<str>,
     },
     /// The connection was broken: releases may have been missed.
@@ -164,8 +195,8 @@ pub trait Node: Send + Sync + 'static {
     /// Sets the key for the owner where the node lacks it, never over another's. Only for a holder whose own validity runs.
     fn seed(&self, bid: &Bid, deadline: Instant) -> impl Future<Output = Result<Kept, NodeError>> + Send;
 
-    /// Deletes the key if it is the owner's, and with `wake` takes the first off the queue, if anybody is there, and tells all
-    /// who listen who that is.
+    /// Deletes the key if it is the owner's, and with `wake` takes the first place off the queue, if there is one, and tells it
+    /// so, and the one after it.
     fn release(
         &self,
         bid: &Bid,
@@ -192,11 +223,12 @@ pub trait Node: Send + Sync + 'static {
         deadline: Instant,
     ) -> impl Future<Output = Result<(), NodeError>> + Send;
 
-    /// Sends the news of the lock on this node to `wake`, as those of node `index`, from the moment the call returns until
-    /// the receiver is closed.
+    /// Sends what is told to that inbox of the lock on this node to `wake`, as the news of node `index`, from the moment the
+    /// call returns until the receiver is closed.
     fn subscribe(
         &self,
         key: &LockKey,
+        inbox: Token,
         index: usize,
         wake: mpsc::UnboundedSender<Heard>,
         deadline: Instant,

@@ -1,8 +1,8 @@
 //! Waiting for a lock that another holds: in its queue, woken by its release, and never asleep for longer than a second.
 //!
 //! One contender of a process [at a time](super::line) waits on the nodes for all of them. It listens for releases, then enters
-//! the lock's queue on each node. A release names who was first in that queue: that one tries at once, the others give it a
-//! head start. The queue is a hint and no more: who is named by mistake, or tries out of turn, is still only granted by a
+//! the lock's queue on each node. A release tells the first two in that queue who was first: that one tries at once, the other
+//! gives it a head start. The queue is a hint and no more: who is named by mistake, or tries out of turn, is still only granted by a
 //! majority of votes; and who never hears anything tries when the lease that it saw has ended.
 
 use std::cmp::Reverse;
@@ -41,7 +41,14 @@ const STAGGER: Duration = Duration::from_millis(5);
 /// What the contenders of a process pass on along their line: news of the lock, while somebody listens.
 #[derive(Debug, Default)]
 pub(super) struct Session {
-    news: Option<mpsc::UnboundedReceiver<Heard>>,
+    news: Option<Inbox>,
+}
+
+/// Where a process hears of a lock's releases, on every node.
+#[derive(Debug)]
+struct Inbox {
+    name: Token,
+    heard: mpsc::UnboundedReceiver<Heard>,
 }
 
 /// Takes the lock, waiting for it.
@@ -134,7 +141,7 @@ struct Contender<'a, N: Node> {
 impl<N: Node> Contender<'_, N> {
     async fn attempt(&mut self) -> Result<Lease, Error> {
         // What was heard before is in what the attempt finds.
-        while let Some(Ok(heard)) = self.session.news.as_mut().map(mpsc::UnboundedReceiver::try_recv) {
+        while let Some(Ok(heard)) = self.session.news.as_mut().map(|inbox| inbox.heard.try_recv()) {
             self.note(&heard);
         }
         let granted = vote::acquire(self.client, self.key, self.options).await?;
@@ -143,11 +150,14 @@ impl<N: Node> Contender<'_, N> {
 
     /// Listens and enters the queue, if it has not before, and sees what to wait for. Fails only where no attempt can help.
     async fn look(&mut self, failures: u32) -> Result<(Error, Pause), Error> {
-        if self.session.news.is_none() {
+        let inbox = if let Some(inbox) = &self.session.news {
+            inbox.name
+        } else {
             // It may have been released before anybody listened: the look comes after.
-            self.session.news = Some(listen(self.client, self.key).await);
-        }
-        let seen = self.enter().await?;
+            let inbox = listen(self.client, self.key, self.client.propose_token(self.key)?).await;
+            self.session.news.insert(inbox).name
+        };
+        let seen = self.enter(inbox).await?;
         let Look { lock, holder, needed, ahead, .. } = Look::judge(self.client.quorum(), &seen);
         let from = holder.as_deref().and_then(|h| h.parse::<Owner>().ok()).map(|owner| owner.token());
         let (length, then, is_orderly) = match lock {
@@ -175,16 +185,15 @@ impl<N: Node> Contender<'_, N> {
     }
 
     /// Enters the queue on all nodes, or keeps the place there. Ends as soon as it is plain how the lock stands.
-    async fn enter(&mut self) -> Result<Vec<Result<Queued, NodeError>>, Error> {
+    async fn enter(&mut self, inbox: Token) -> Result<Vec<Result<Queued, NodeError>>, Error> {
         let nodes = vec![true; self.client.nodes().len()];
-        let place = if let Some(entered) = &mut self.place {
+        let place = if let Some(entered) = self.place.as_mut().filter(|entered| entered.place.inbox() == inbox) {
             entered.nodes = nodes;
             Arc::clone(&entered.place)
         } else {
             // A token is unique, so this is too.
             let waiter = Owner::new(self.options.identity.clone(), self.client.propose_token(self.key)?);
-            let (waiter, priority) = (waiter.to_string().into(), self.options.priority);
-            let place = Arc::new(Place { waiter, priority, since: self.since });
+            let place = Arc::new(Place::new(&waiter, inbox, self.options.priority, self.since));
             self.place = Some(Entered { client: self.client, key: self.key, place: Arc::clone(&place), nodes });
             place
         };
@@ -234,7 +243,7 @@ impl<N: Node> Contender<'_, N> {
                 tokio::time::sleep_until(end).await;
                 return Call::None;
             };
-            let heard = match tokio::time::timeout_at(end, news.recv()).await {
+            let heard = match tokio::time::timeout_at(end, news.heard.recv()).await {
                 Ok(Some(heard)) => heard,
                 Ok(None) => {
                     // No node tells of releases any more. That is no release: the pause goes on, and the next look listens
@@ -242,7 +251,7 @@ impl<N: Node> Contender<'_, N> {
                     self.session.news = None;
                     continue;
                 }
-                Err(_) => return release.map_or(Call::None, |r| r.call(self.waiter())),
+                Err(_) => return release.map_or(Call::None, |r| r.call(self.place())),
             };
             self.note(&heard);
             let News::Released { token, next } = heard.news else { return Call::Missed };
@@ -257,7 +266,7 @@ impl<N: Node> Contender<'_, N> {
             if let Some(release) = &mut release {
                 release.named.insert(heard.node, next);
                 if release.named.len() >= pause.needed {
-                    return release.call(self.waiter());
+                    return release.call(self.place());
                 }
             }
         }
@@ -266,14 +275,14 @@ impl<N: Node> Contender<'_, N> {
     /// Takes note where a node has taken this one's place off its queue.
     fn note(&mut self, heard: &Heard) {
         if let (Some(entered), News::Released { next, .. }) = (&mut self.place, &heard.news)
-            && **next == *entered.place.waiter
+            && **next == *entered.place.name()
         {
             entered.nodes[heard.node] = false;
         }
     }
 
-    fn waiter(&self) -> &str {
-        self.place.as_ref().map_or("", |entered| &entered.place.waiter)
+    fn place(&self) -> &str {
+        self.place.as_ref().map_or("", |entered| entered.place.name())
     }
 
     /// Enters again the queues that have taken this one off. It keeps its place there.
@@ -315,25 +324,25 @@ struct Release {
 impl Release {
     /// Nodes may differ in whom they name. It is the turn of whom the most have named, of several the first by name, so that
     /// all who hear the same agree.
-    fn call(&self, waiter: &str) -> Call {
+    fn call(&self, place: &str) -> Call {
         let mut votes: HashMap<&str, usize> = HashMap::new();
         for named in self.named.values() {
             *votes.entry(named).or_default() += 1;
         }
         match votes.into_iter().max_by_key(|&(named, votes)| (votes, Reverse(named))) {
-            Some((named, _)) if named != waiter => Call::Anothers(self.token),
+            Some((named, _)) if named != place => Call::Anothers(self.token),
             Some(_) | None => Call::Mine,
         }
     }
 }
 
 /// Begins to listen on all nodes; returns once a majority listens or has failed to.
-async fn listen<N: Node>(client: &Client<N>, key: &LockKey) -> mpsc::UnboundedReceiver<Heard> {
+async fn listen<N: Node>(client: &Client<N>, key: &LockKey, name: Token) -> Inbox {
     let (wake, heard) = mpsc::unbounded_channel();
     let deadline = Instant::now() + client.node_timeout();
     let mut answers = client.ask(0..client.nodes().len(), |nodes, index| {
         let (key, wake) = (key.clone(), wake.clone());
-        async move { (index, nodes[index].subscribe(&key, index, wake, deadline).await) }
+        async move { (index, nodes[index].subscribe(&key, name, index, wake, deadline).await) }
     });
     let mut listening = 0;
     while let Some((_, answer)) = answers.next().await {
@@ -343,7 +352,7 @@ async fn listen<N: Node>(client: &Client<N>, key: &LockKey) -> mpsc::UnboundedRe
         }
     }
     client.finish_in_background(answers);
-    heard
+    Inbox { name, heard }
 }
 
 /// A place in the queues of those nodes, left when dropped.

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use redlock_operator::redlock::{Client, Lease, LeaseOptions, LockKey, Wait};
+use futures::StreamExt as _;
+use redlock_operator::redlock::{Client, Lease, LeaseOptions, LockKey, Token, Wait};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -99,13 +100,21 @@ async fn a_waiter_that_is_gone_is_not_waited_for_and_leaves_nothing_behind() {
     for server in &servers {
         eventually("it has left the queue", async || (members(server, &key).await.len() == 1).then_some(())).await;
     }
-    // One that died has not left it.
+    // One that died has not left it, nor has one that hangs: it listens, and does nothing.
+    let mut hanging = Vec::new();
     for server in &servers {
-        let _: i64 = server.run(&format!("ZADD {} -9000000000000000 dead@1", key.queue_key())).await;
+        server.enter_queue(&key, -9_000_000_000_000_000, "dead@1 1").await;
+        server.enter_queue(&key, -8_000_000_000_000_000, "hangs@2 2").await;
+        hanging.push(server.subscriber(&key.channel(Token::new(2).expect("a token"))).await);
     }
     first.release().await;
-    let lease = timeout(PATIENCE, granted.recv()).await.expect("granted in spite of the dead one").expect("a lease");
+    let lease = timeout(PATIENCE, granted.recv()).await.expect("granted in spite of the others").expect("a lease");
     assert_eq!(lease.owner().identity(), "c");
+    for subscriber in &mut hanging {
+        let message = timeout(PATIENCE, subscriber.on_message().next()).await.expect("it was told").expect("a message");
+        assert!(message.get_payload::<String>().expect("text").ends_with(" hangs@2 2"), "{message:?}");
+    }
+    drop(hanging);
     lease.release().await;
     nothing_is_left(&servers).await;
 }

@@ -139,6 +139,27 @@ impl Server {
         self.run(&format!("PTTL {}", key.redis_key())).await
     }
 
+    /// Puts a place of somebody else's into a lock's queue.
+    pub async fn enter_queue(&self, key: &LockKey, score: i64, place: &str) {
+        let mut connection = self.connect().await.expect("a connection");
+        let mut command = redis::cmd("ZADD");
+        let () =
+            command.arg(key.queue_key()).arg(score).arg(place).query_async(&mut connection).await.expect("entered");
+    }
+
+    /// A connection that listens to a channel.
+    pub async fn subscriber(&self, channel: &str) -> redis::aio::PubSub {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port)).expect("an address");
+        let mut subscriber = client.get_async_pubsub().await.expect("a connection");
+        subscriber.subscribe(channel).await.expect("subscribed");
+        subscriber
+    }
+
+    /// How many listen for releases of a lock.
+    pub async fn listeners(&self, key: &LockKey) -> usize {
+        self.run::<Vec<String>>(&format!("PUBSUB CHANNELS {}#*", key.redis_key())).await.len()
+    }
+
     fn signal(&self, signal: Signal) {
         let pid = self.process.id().expect("a running server");
         kill(Pid::from_raw(pid.cast_signed()), signal).expect("a signal to our own child");

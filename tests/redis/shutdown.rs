@@ -42,10 +42,7 @@ async fn a_shutdown_gives_back_what_is_held_and_ends_what_waits() {
         async move { client.acquire(&key, &LeaseOptions::new("one", TTL), Wait::Forever).await.map(drop) }
     });
     for server in &servers {
-        eventually("it waits", async || {
-            (server.run::<Vec<String>>("PUBSUB CHANNELS").await == [awaited.redis_key()]).then_some(())
-        })
-        .await;
+        eventually("it waits", async || (server.listeners(&awaited).await == 1).then_some(())).await;
     }
 
     client.shutdown().await;

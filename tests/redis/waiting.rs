@@ -19,11 +19,7 @@ async fn a_waiter_gets_the_lock_when_it_is_released_long_before_its_ttl() {
         async move { other.acquire(&key, &LeaseOptions::new("other", TTL), Wait::Forever).await }
     });
     for server in &servers {
-        eventually("the waiter listens", async || {
-            let channels: Vec<String> = server.run("PUBSUB CHANNELS").await;
-            (channels == [key.redis_key()]).then_some(())
-        })
-        .await;
+        eventually("the waiter listens", async || (server.listeners(&key).await == 1).then_some(())).await;
     }
     let first = lease.owner().token();
     lease.release().await;

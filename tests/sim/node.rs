@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use redlock_operator::redlock::node::{Bid, Freed, Heard, Kept, Node, Place, Queued, Reading, Vote};
-use redlock_operator::redlock::{Environment, LockKey, NodeError, Owner};
+use redlock_operator::redlock::{Environment, LockKey, NodeError, Owner, Token};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -148,7 +148,7 @@ impl Node for SimNode {
     }
 
     async fn enqueue(&self, key: &LockKey, place: &Place, deadline: Instant) -> Result<Queued, NodeError> {
-        let (key, place, waited) = (key.clone(), place.clone(), place.since.elapsed());
+        let (key, place, waited) = (key.clone(), place.clone(), place.waited());
         let what = queued("enqueue", &key, &place);
         self.call(deadline, what, move |server, _, now| Ok(server.enqueue(&key, &place, waited, now))).await
     }
@@ -166,11 +166,12 @@ impl Node for SimNode {
     async fn subscribe(
         &self,
         key: &LockKey,
+        inbox: Token,
         index: usize,
         wake: mpsc::UnboundedSender<Heard>,
         deadline: Instant,
     ) -> Result<(), NodeError> {
-        let channel = key.redis_key().to_owned();
+        let channel = key.channel(inbox);
         // On the list before the server is asked: a connection that is made meanwhile listens for the whole list.
         let waiter = Waiter { channel: channel.clone(), index, wake };
         self.world.now().links[self.client][self.node].waiters.push(waiter);
@@ -190,8 +191,8 @@ fn said(command: &'static str, key: &LockKey, owner: &Owner) -> impl FnOnce() ->
 }
 
 fn queued(command: &'static str, key: &LockKey, place: &Place) -> impl FnOnce() -> String + Send + 'static {
-    let (key, waiter) = (key.clone(), Arc::clone(&place.waiter));
-    move || format!("{command} {key} for {waiter}")
+    let (key, place) = (key.clone(), place.name().to_owned());
+    move || format!("{command} {key} for {place}")
 }
 
 /// A wall clock that is wrong and jumps, and the world's randomness.

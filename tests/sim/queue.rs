@@ -25,10 +25,10 @@ impl Queue {
     /// Enters one, or keeps its place. Answers how many wait before it.
     pub fn enter(&mut self, place: &Place, waited: Duration, clock: Duration) -> usize {
         self.ends = clock + QUEUE_LIFETIME;
-        if let Some(ahead) = self.places.iter().position(|(_, _, waiter)| *waiter == place.waiter) {
+        if let Some(ahead) = self.places.iter().position(|(_, _, waiter)| **waiter == *place.name()) {
             return ahead;
         }
-        let entered = (Reverse(place.priority), clock.saturating_sub(waited), Arc::clone(&place.waiter));
+        let entered = (Reverse(place.priority()), clock.saturating_sub(waited), place.name().into());
         let ahead = self.places.range(..&entered).count();
         self.places.insert(entered);
         ahead
@@ -36,6 +36,10 @@ impl Queue {
 
     pub fn leave(&mut self, waiter: &str) {
         self.places.retain(|(_, _, other)| **other != *waiter);
+    }
+
+    pub fn first(&self) -> Option<Arc<str>> {
+        self.places.first().map(|(_, _, place)| Arc::clone(place))
     }
 
     pub fn take_first(&mut self) -> Option<Arc<str>> {

@@ -214,9 +214,20 @@ impl Server {
         if !wake {
             return Freed::Yes;
         }
-        let Some(next) = self.queue(key, now).take_first() else { return Freed::Yes };
+        let name = name.to_owned();
+        // A place ends with its inbox. One that nobody listens to is dead.
+        let channel = |place: &str| format!("{name}#{}", place.rsplit(' ').next().unwrap_or_default());
+        let next = loop {
+            let Some(next) = self.queue(key, now).take_first() else { return Freed::Yes };
+            if self.listeners.iter().any(|listener| listener.channel == channel(&next)) {
+                break next;
+            }
+        };
         let news = News::Released { token: owner.token(), next: (*next).into() };
-        self.done.push(Done::Said { channel: name.to_owned(), news });
+        let second = self.queue(key, now).first();
+        for told in [Some(next), second].into_iter().flatten() {
+            self.done.push(Done::Said { channel: channel(&told), news: news.clone() });
+        }
         Freed::Passed
     }
 
@@ -235,7 +246,7 @@ impl Server {
 
     /// Leaves the queue.
     pub fn dequeue(&mut self, key: &LockKey, place: &Place, now: Instant) {
-        self.queue(key, now).leave(&place.waiter);
+        self.queue(key, now).leave(place.name());
     }
 
     /// SUBSCRIBE: once for each connection.

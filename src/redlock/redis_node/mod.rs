@@ -224,9 +224,9 @@ impl Node for RedisNode {
 
     async fn enqueue(&self, key: &LockKey, place: &Place, deadline: Instant) -> Result<Queued, NodeError> {
         let keys = [key.redis_key(), key.queue_key()];
-        let (priority, waited) = (place.priority.to_string(), place.since.elapsed().as_micros().to_string());
+        let (priority, waited) = (place.priority().to_string(), place.waited().as_micros().to_string());
         let lifetime = QUEUE_LIFETIME.as_millis().to_string();
-        let args = [&*place.waiter, &priority, &waited, &lifetime];
+        let args = [place.name(), &priority, &waited, &lifetime];
         let (owner, remaining, ahead) =
             self.call(deadline, async |connection, _| ENQUEUE.run(connection, &keys, &args).await).await?;
         Ok(Queued { reading: reading(owner, remaining, None), ahead })
@@ -234,18 +234,19 @@ impl Node for RedisNode {
 
     async fn dequeue(&self, key: &LockKey, place: &Place, deadline: Instant) -> Result<(), NodeError> {
         let mut command = redis::cmd("ZREM");
-        command.arg(key.queue_key()).arg(&*place.waiter);
+        command.arg(key.queue_key()).arg(place.name());
         self.call(deadline, async |mut connection, _| command.query_async(&mut connection).await).await
     }
 
     async fn subscribe(
         &self,
         key: &LockKey,
+        inbox: Token,
         index: usize,
         wake: mpsc::UnboundedSender<Heard>,
         deadline: Instant,
     ) -> Result<(), NodeError> {
-        let channel = key.redis_key().to_owned();
+        let channel = key.channel(inbox);
         let Ok(turn) = tokio::time::timeout_at(deadline, Arc::clone(&self.subscribing).lock_owned()).await else {
             return Err(NodeError::Timeout);
         };

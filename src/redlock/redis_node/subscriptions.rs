@@ -73,7 +73,7 @@ impl Subscriptions {
     }
 }
 
-/// What a release publishes: `<owner> <waiter>`.
+/// What a release publishes: `<owner> <place>`.
 fn news(message: &str) -> Option<News> {
     let (owner, next) = message.split_once(' ')?;
     let token = owner.parse::<Owner>().ok()?.token();
@@ -108,7 +108,7 @@ mod tests {
         assert!(subscriptions.add("redlock:x/b", Waiter { index: 4, wake: b }));
         let token = Token::new(7).unwrap();
         for (text, news) in
-            [("job@7 other@9", News::Released { token, next: "other@9".into() }), ("released", News::Gap)]
+            [("job@7 other@9 5", News::Released { token, next: "other@9 5".into() }), ("released", News::Gap)]
         {
             subscriptions.route(&message("redlock:x/a", text));
             assert_eq!(woken_a.try_recv(), Ok(Heard { node: 3, news }));

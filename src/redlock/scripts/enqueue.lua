@@ -1,6 +1,6 @@
 -- Enters the queue of a lock, or keeps the place there, and reads the lock in one go.
 -- KEYS[1] the lock, KEYS[2] the queue
--- ARGV: waiter, priority (-1000 to 1000), how long it has waited in microseconds, lifetime of the queue in ms
+-- ARGV: place, priority (-1000 to 1000), how long it has waited in microseconds, lifetime of the queue in ms
 -- A place is ordered by priority, then by the time of arrival on this node's clock, in quarters of a millisecond since 2025:
 -- 43 bits of time and 10 of priority are exact in a double.
 -- Answers owner (false without), what is left in ms (-2 without a key, -1 for a key without end), how many wait before this
