@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -18,20 +18,15 @@ use super::fence::{Token, TokenClock};
 use super::key::LockKey;
 use super::lease::{Grant, Lease, LeaseOptions};
 use super::line::Lines;
-use super::node::{Bid, Freed, Kept, Node, Place, Reading};
+use super::node::{Bid, Kept, Node, Place};
 use super::owner::Owner;
-use super::quorum::{Decision, Quorum};
+use super::quorum::Quorum;
 use super::redis_node::RedisNode;
-use super::validity::{drift, valid_until};
+use super::release::RELEASES_AGAIN;
+use super::validity::valid_until;
 use super::vote;
-use super::wait::{self, HEAD_START, Session};
+use super::wait::{self, Session};
 use super::watchdog;
-
-/// Pauses before a release is sent again to nodes that did not answer.
-const RELEASE_PAUSES: [Duration; 3] =
-    [Duration::from_millis(20), Duration::from_millis(100), Duration::from_millis(500)];
-/// How many releases may be on their way again at a time; beyond it the keys are left to their TTL.
-const RELEASES_AGAIN: usize = 1024;
 
 /// How long to wait for a lock that another holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,55 +60,28 @@ pub(super) async fn until<T>(deadline: Option<Instant>, future: impl Future<Outp
     }
 }
 
-/// What a release found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Released {
-    /// The lease was still held by a majority, and is gone from every node that answered.
-    Held,
-    /// The lease had already ended on a majority. What was left of it is gone.
-    AlreadyExpired,
-    /// Too few nodes answered to tell. What they hold of the lease ends by itself after its TTL.
-    Unknown,
-}
-
-/// What a majority of nodes shows of a lock.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Observation {
-    /// Value of the key on a majority of nodes: somebody holds the lock.
-    pub holder: Option<String>,
-    /// What is surely left of that lease: while so much of it is left, a majority holds it (less drift, counted from when
-    /// the question was sent).
-    pub remaining: Option<Duration>,
-    /// Nodes that show this holder.
-    pub votes: usize,
-    /// The largest token that a node has seen for this lock.
-    pub fence: Option<Token>,
-    /// Nodes that did not answer, and why.
-    pub failures: Vec<NodeFailure>,
-}
-
 /// A client of N independent nodes. Cheap to clone; clones share connections.
 #[derive(Debug)]
 pub struct Client<N: Node = RedisNode> {
-    inner: Arc<Inner<N>>,
+    pub(super) inner: Arc<Inner<N>>,
 }
 
 #[derive(Debug)]
-struct Inner<N> {
+pub(super) struct Inner<N> {
     nodes: Arc<[N]>,
-    node_timeout: Duration,
-    tokens: Arc<TokenClock>,
+    pub(super) node_timeout: Duration,
+    pub(super) tokens: Arc<TokenClock>,
     environment: Arc<dyn Environment>,
     /// Watchdogs, and calls that nobody waits for: what a shutdown has to let come to its end.
     background: TaskTracker,
     /// Cancelled by the shutdown.
     closing: CancellationToken,
     /// Bounds the releases that are being sent again.
-    releases_again: Semaphore,
+    pub(super) releases_again: Semaphore,
     /// Who of this process contends for which lock.
     lines: Arc<Lines<Session>>,
     /// When a release of this client passed a lock on to one who waited.
-    passed: Mutex<HashMap<LockKey, Instant>>,
+    pub(super) passed: Mutex<HashMap<LockKey, Instant>>,
 }
 
 /// One clock for the whole process: two of its clients never propose the same token.
@@ -264,95 +232,6 @@ impl<N: Node> Client<N> {
         Ok(watchdog::start(self, vote::Granted { bid, grant, late: None }, &options))
     }
 
-    /// Gives a grant back on all nodes. Ends as soon as a majority has answered, at the latest after one limit on a call;
-    /// what is then still on its way is carried out in the background.
-    pub async fn release(&self, key: &LockKey, owner: &Owner) -> Released {
-        self.release_bid(&Arc::new(Bid::new(key.clone(), owner.clone(), Duration::ZERO))).await
-    }
-
-    pub(super) async fn release_bid(&self, bid: &Arc<Bid>) -> Released {
-        let mut answers = self.ask_release(bid, 0..self.nodes().len(), true);
-        let (mut held, mut not_held, mut passed) = (0, 0, false);
-        let mut unheard = Vec::new();
-        let decision = loop {
-            match answers.next().await {
-                Some((_, Ok(Freed::No))) => not_held += 1,
-                Some((_, Ok(freed))) => {
-                    held += 1;
-                    passed |= freed == Freed::Passed;
-                }
-                Some((index, Err(NodeError::Timeout))) => unheard.push(index),
-                Some((_, Err(_))) => {}
-                None => break Decision::Open,
-            }
-            match self.quorum().decide(held, not_held) {
-                Decision::Open => {}
-                decided => break decided,
-            }
-        };
-        self.finish_release(bid, true, answers, unheard);
-        if passed {
-            self.note_passed(bid.key());
-        }
-        match decision {
-            Decision::Yes => Released::Held,
-            Decision::No => Released::AlreadyExpired,
-            Decision::Open => Released::Unknown,
-        }
-    }
-
-    /// Reads who holds the lock. [`Error::NoQuorum`] where too few nodes answer to tell whether anybody does.
-    pub async fn read(&self, key: &LockKey) -> Result<Observation, Error> {
-        let sent_at = Instant::now();
-        let readings = self.survey(key).await;
-        let quorum = self.quorum();
-        let fence = readings.iter().flatten().filter_map(|r| r.fence).max();
-        let failures: Vec<_> =
-            (0..).zip(&readings).filter_map(|(i, r)| r.as_ref().err().map(|e| self.failure(i, e.clone()))).collect();
-        let answered = readings.len() - failures.len();
-        let Some((holder, votes)) = most_shown(readings.iter().flatten()) else {
-            return if quorum.is_reached_by(answered) {
-                Ok(Observation { fence, failures, ..Observation::default() })
-            } else {
-                Err(self.no_quorum(answered, failures))
-            };
-        };
-        if quorum.is_reached_by(votes) {
-            // A majority holds it until only q-1 of its nodes do: until the (votes-q+1)th expiry.
-            let mut left: Vec<_> = readings
-                .iter()
-                .flatten()
-                .filter(|r| r.owner.as_deref() == Some(holder.as_str()))
-                .map(|r| r.remaining.unwrap_or(Duration::MAX))
-                .collect();
-            left.sort_unstable();
-            let ends = left[votes - quorum.votes_needed()];
-            let remaining = ends.saturating_sub(drift(ends)).saturating_sub(sent_at.elapsed());
-            Ok(Observation { holder: Some(holder), remaining: Some(remaining), votes, fence, failures })
-        } else if quorum.is_reached_by(votes + failures.len()) {
-            Err(self.no_quorum(answered, failures))
-        } else {
-            Ok(Observation { fence, failures, ..Observation::default() })
-        }
-    }
-
-    /// What each node knows of the lock; tokens seen are taken note of.
-    pub(super) async fn survey(&self, lock: &LockKey) -> Vec<Result<Reading, NodeError>> {
-        let deadline = Instant::now() + self.inner.node_timeout;
-        let mut answers = self.ask(0..self.nodes().len(), |nodes, index| {
-            let key = lock.clone();
-            async move { (index, nodes[index].read(&key, deadline).await) }
-        });
-        let mut readings = vec![Err(NodeError::Timeout); self.nodes().len()];
-        while let Some((index, reading)) = answers.next().await {
-            if let Ok(Reading { fence: Some(token), .. }) = reading {
-                self.inner.tokens.observe(lock.namespace(), token);
-            }
-            readings[index] = reading;
-        }
-        readings
-    }
-
     /// A new token for a lock, larger than all seen in its namespace.
     pub(super) fn propose_token(&self, key: &LockKey) -> Result<Token, Error> {
         let micros = self.inner.environment.unix_micros();
@@ -370,22 +249,6 @@ impl<N: Node> Client<N> {
     /// Who of this process contends for which lock.
     pub(super) fn lines(&self) -> &Arc<Lines<Session>> {
         &self.inner.lines
-    }
-
-    fn passed(&self) -> MutexGuard<'_, HashMap<LockKey, Instant>> {
-        // The map is only looked up and added to: a panic cannot leave it half changed.
-        self.inner.passed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn note_passed(&self, key: &LockKey) {
-        let mut passed = self.passed();
-        passed.retain(|_, at| at.elapsed() < HEAD_START);
-        passed.insert(key.clone(), Instant::now());
-    }
-
-    /// Whether this client has just passed the lock on to one who waited: who asks again now goes to the end of the queue.
-    pub(super) fn has_just_passed(&self, key: &LockKey) -> bool {
-        self.passed().get(key).is_some_and(|at| at.elapsed() < HEAD_START)
     }
 
     /// Limit on one call to one node.
@@ -413,69 +276,6 @@ impl<N: Node> Client<N> {
             let bid = Arc::clone(bid);
             async move { (index, nodes[index].renew(&bid, deadline).await) }
         })
-    }
-
-    /// Asks some nodes to delete what they hold of a grant.
-    fn ask_release<I: IntoIterator<Item = usize>>(
-        &self,
-        bid: &Arc<Bid>,
-        indexes: I,
-        wake: bool,
-    ) -> Answers<impl Future<Output = (usize, Result<Freed, NodeError>)> + Send + 'static + use<N, I>> {
-        let deadline = Instant::now() + self.inner.node_timeout;
-        self.ask(indexes, |nodes, index| {
-            let bid = Arc::clone(bid);
-            async move { (index, nodes[index].release(&bid, wake, deadline).await) }
-        })
-    }
-
-    /// Deletes what is left of a grant, in the background. The requests are on their way when this returns, so that a next
-    /// attempt on the same connections comes after them.
-    pub(super) fn give_back(&self, bid: &Arc<Bid>, indexes: Vec<usize>, wake: bool) {
-        // Outside a runtime (its shutdown drops leases) nothing can be sent: the keys expire.
-        if tokio::runtime::Handle::try_current().is_err() {
-            return;
-        }
-        let mut answers = self.ask_release(bid, indexes, wake);
-        let mut unheard = Vec::new();
-        while let Some(Some((index, answer))) = answers.next().now_or_never() {
-            if answer == Err(NodeError::Timeout) {
-                unheard.push(index);
-            }
-        }
-        self.finish_release(bid, wake, answers, unheard);
-    }
-
-    /// Waits in the background for the rest of a release's answers. A node that did not answer in time is asked again, some
-    /// times: it would keep the lock from everybody until its TTL is over. One that is not reachable at all is not: calls to
-    /// it fail at once, and there would be ever more of them.
-    fn finish_release<F>(&self, bid: &Arc<Bid>, wake: bool, mut answers: Answers<F>, mut unheard: Vec<usize>)
-    where
-        F: Future<Output = (usize, Result<Freed, NodeError>)> + Send + 'static,
-    {
-        if answers.is_empty() && unheard.is_empty() {
-            return;
-        }
-        let (client, bid) = (self.clone(), Arc::clone(bid));
-        self.spawn(async move {
-            while let Some((index, answer)) = answers.next().await {
-                if answer == Err(NodeError::Timeout) {
-                    unheard.push(index);
-                }
-            }
-            for pause in RELEASE_PAUSES {
-                let Ok(_slot) = client.inner.releases_again.try_acquire() else { return };
-                if unheard.is_empty() || client.unless_closing(tokio::time::sleep(pause)).await.is_err() {
-                    return;
-                }
-                let mut answers = client.ask_release(&bid, std::mem::take(&mut unheard), wake);
-                while let Some((index, answer)) = answers.next().await {
-                    if answer == Err(NodeError::Timeout) {
-                        unheard.push(index);
-                    }
-                }
-            }
-        });
     }
 
     /// Enters the queues of some nodes, in the background.
@@ -530,14 +330,3 @@ impl<N: Node> Client<N> {
 
 /// Answers as they come in, each with the index of its node.
 pub(super) type Answers<F> = FuturesUnordered<F>;
-
-/// The owner that the most nodes show, and how many.
-pub(super) fn most_shown<'a>(readings: impl Iterator<Item = &'a Reading>) -> Option<(String, usize)> {
-    let mut shown: HashMap<&str, usize> = HashMap::new();
-    for owner in readings.filter_map(|r| r.owner.as_deref()) {
-        *shown.entry(owner).or_default() += 1;
-    }
-    // Of two with as many nodes the larger text, so that the answer does not depend on the map's order.
-    let (owner, nodes) = shown.into_iter().max_by_key(|&(owner, nodes)| (nodes, owner))?;
-    Some((owner.to_owned(), nodes))
-}

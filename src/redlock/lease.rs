@@ -6,10 +6,10 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-use super::client::Released;
 use super::error::Error;
 use super::key::LockKey;
 use super::owner::Owner;
+use super::release::Released;
 use super::validity::drift;
 
 /// Below this, drift leaves too little of a lease to act on.

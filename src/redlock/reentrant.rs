@@ -7,12 +7,13 @@ use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::client::{Client, Released, Wait, until};
+use super::client::{Client, Wait, until};
 use super::error::Error;
 use super::key::LockKey;
 use super::lease::{Lease, LeaseOptions};
 use super::node::Node;
 use super::redis_node::RedisNode;
+use super::release::Released;
 
 /// A client whose locks are reentrant: whoever holds one may acquire it again under the same identity.
 #[derive(Debug)]

@@ -5,8 +5,6 @@
 //! gives it a head start. The queue is a hint and no more: who is named by mistake, or tries out of turn, is still only granted by a
 //! majority of votes; and who never hears anything tries when the lease that it saw has ended.
 
-use std::cmp::Reverse;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,14 +12,14 @@ use futures::stream::StreamExt as _;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::client::{Client, Wait, most_shown, until};
+use super::client::{Client, Wait, until};
 use super::error::{Error, NodeError};
 use super::fence::Token;
 use super::key::LockKey;
 use super::lease::{Lease, LeaseOptions};
-use super::node::{Heard, News, Node, Place, Queued, Reading};
+use super::look::{Call, Lock, Look, Release};
+use super::node::{Heard, News, Node, Place, Queued};
 use super::owner::Owner;
-use super::quorum::Quorum;
 use super::vote;
 use super::watchdog;
 
@@ -256,16 +254,15 @@ impl<N: Node> Contender<'_, N> {
             self.note(&heard);
             let News::Released { token, next } = heard.news else { return Call::Missed };
             // Late messages of an earlier release.
-            if pause.from.is_some_and(|from| token < from) || release.as_ref().is_some_and(|r| token < r.token) {
+            if pause.from.is_some_and(|from| token < from) || release.as_ref().is_some_and(|r| token < r.token()) {
                 continue;
             }
-            if release.as_ref().is_none_or(|r| token > r.token) {
-                release = Some(Release { token, named: HashMap::new() });
+            if release.as_ref().is_none_or(|r| token > r.token()) {
+                release = Some(Release::of(token));
                 end = end.min(Instant::now() + STRAGGLERS);
             }
             if let Some(release) = &mut release {
-                release.named.insert(heard.node, next);
-                if release.named.len() >= pause.needed {
+                if release.hear(heard.node, next) >= pause.needed {
                     return release.call(self.place());
                 }
             }
@@ -298,41 +295,6 @@ impl<N: Node> Contender<'_, N> {
     fn jittered(&self, first: Duration, failures: u32) -> Duration {
         let (shortest, longest) = pause_bounds(first, failures);
         self.client.random_between(shortest, longest)
-    }
-}
-
-/// Whose turn it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Call {
-    /// This one's.
-    Mine,
-    /// Another's: the grant of that token was released, and the nodes named another.
-    Anothers(Token),
-    /// That cannot be told: messages were missed.
-    Missed,
-    /// Nothing was released.
-    None,
-}
-
-/// The messages of one release.
-struct Release {
-    token: Token,
-    /// Whom each node named.
-    named: HashMap<usize, Box<str>>,
-}
-
-impl Release {
-    /// Nodes may differ in whom they name. It is the turn of whom the most have named, of several the first by name, so that
-    /// all who hear the same agree.
-    fn call(&self, place: &str) -> Call {
-        let mut votes: HashMap<&str, usize> = HashMap::new();
-        for named in self.named.values() {
-            *votes.entry(named).or_default() += 1;
-        }
-        match votes.into_iter().max_by_key(|&(named, votes)| (votes, Reverse(named))) {
-            Some((named, _)) if named != place => Call::Anothers(self.token),
-            Some(_) | None => Call::Mine,
-        }
     }
 }
 
@@ -371,71 +333,14 @@ impl<N: Node> Drop for Entered<'_, N> {
     }
 }
 
-/// How a lock stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lock {
-    /// Somebody holds it, or may. A majority of nodes will be free after this time, unless it is renewed.
-    Held(Duration),
-    /// Nobody holds it.
-    Free,
-    /// Nobody holds it, but contenders have split the votes.
-    Split,
-    /// Too few nodes answer to tell.
-    Unknown,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// What a contender sees of a lock and its queue.
-#[derive(Debug)]
-struct Look {
-    lock: Lock,
-    /// The owner on the most nodes.
-    holder: Option<String>,
-    /// Releases to be heard until a majority is free.
-    needed: usize,
-    /// How many wait before this one.
-    ahead: u32,
-    /// Whether further answers would not change how the lock stands.
-    is_plain: bool,
-}
-
-impl Look {
-    fn judge(quorum: Quorum, seen: &[Result<Queued, NodeError>]) -> Self {
-        let majority = quorum.votes_needed();
-        let silent = seen.iter().filter(|r| r.is_err()).count();
-        let free = seen.iter().flatten().filter(|q| q.reading.owner.is_none()).count();
-        let needed = majority.saturating_sub(free).max(1);
-        let mut ahead: Vec<_> = seen.iter().flatten().map(|q| q.ahead).collect();
-        ahead.sort_unstable();
-        let ahead = ahead.get(ahead.len() / 2).map_or(0, |a| u32::try_from(*a).unwrap_or(u32::MAX).min(1000));
-        let (holder, nodes) = match most_shown(seen.iter().flatten().map(|q| &q.reading)) {
-            Some((holder, nodes)) => (Some(holder), nodes),
-            None => (None, 0),
-        };
-        let lock = if free >= majority {
-            Lock::Free
-        } else if !quorum.is_reached_by(seen.len() - silent) {
-            Lock::Unknown
-        } else if nodes + silent < majority {
-            Lock::Split
-        } else {
-            // A node that does not answer, or holds a key without end, is not counted on.
-            let mut left: Vec<_> = seen
-                .iter()
-                .map(|r| match r.as_ref().map(|q| &q.reading) {
-                    Ok(Reading { owner: None, .. }) => Duration::ZERO,
-                    Ok(Reading { remaining: Some(left), .. }) => *left,
-                    _ => LONGEST_PAUSE,
-                })
-                .collect();
-            left.sort_unstable();
-            // One millisecond more: a node counts in whole ones.
-            Lock::Held(left.get(majority - 1).map_or(LONGEST_PAUSE, |left| *left + Duration::from_millis(1)))
-        };
-        let is_plain = free >= majority || nodes >= majority;
-        Self { lock, holder, needed, ahead, is_plain }
+    #[test]
+    fn pauses_double_up_to_a_second() {
+        let longest: Vec<_> = (0..7).map(|failures| pause_bounds(OUTAGE_PAUSE, failures).1.as_millis()).collect();
+        assert_eq!(longest, [50, 100, 200, 400, 800, 1000, 1000]);
+        assert_eq!(pause_bounds(OUTAGE_PAUSE, u32::MAX), (LONGEST_PAUSE / 2, LONGEST_PAUSE));
     }
 }
-
-#[cfg(test)]
-#[path = "wait_tests.rs"]
-mod tests;

@@ -10,10 +10,11 @@ use futures::stream::StreamExt as _;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::client::{Client, Released};
+use super::client::Client;
 use super::error::NodeFailure;
 use super::lease::{Grant, Lease, LeaseOptions, LeaseState, Loss, Order, Renewal};
 use super::node::{Bid, Kept, Node, Vote};
+use super::release::Released;
 use super::validity::valid_until;
 use super::vote::Granted;
 

@@ -64,17 +64,13 @@ fn a_look_is_over_when_a_majority_shows_the_same() {
 fn whom_most_nodes_name_goes_first_and_all_who_hear_the_same_agree() {
     let token = Token::new(5).unwrap();
     let turn = |named: &[&str]| {
-        let release = Release { token, named: named.iter().map(|n| Box::from(*n)).enumerate().collect() };
+        let mut release = Release::of(token);
+        for (node, next) in named.iter().enumerate() {
+            release.hear(node, Box::from(*next));
+        }
         ["a@1", "b@2", "c@3"].map(|waiter| release.call(waiter) == Call::Mine)
     };
     assert_eq!(turn(&["b@2", "b@2", "a@1"]), [false, true, false]);
     assert_eq!(turn(&["b@2", "a@1", "c@3"]), [true, false, false]);
     assert_eq!(turn(&["d@4"]), [false, false, false]);
-}
-
-#[test]
-fn pauses_double_up_to_a_second() {
-    let longest: Vec<_> = (0..7).map(|failures| pause_bounds(OUTAGE_PAUSE, failures).1.as_millis()).collect();
-    assert_eq!(longest, [50, 100, 200, 400, 800, 1000, 1000]);
-    assert_eq!(pause_bounds(OUTAGE_PAUSE, u32::MAX), (LONGEST_PAUSE / 2, LONGEST_PAUSE));
 }
