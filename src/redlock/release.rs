@@ -121,8 +121,11 @@ impl<N: Node> Client<N> {
                 }
             }
             for pause in RELEASE_PAUSES {
+                if unheard.is_empty() {
+                    return;
+                }
                 let Ok(_slot) = client.inner.releases_again.try_acquire() else { return };
-                if unheard.is_empty() || client.unless_closing(tokio::time::sleep(pause)).await.is_err() {
+                if client.unless_closing(tokio::time::sleep(pause)).await.is_err() {
                     return;
                 }
                 let mut answers = client.ask_release(&bid, std::mem::take(&mut unheard), wake);

@@ -71,24 +71,7 @@ impl<N: Node> Watchdog<N> {
             loss = self.keep(late) => Ok(loss),
         };
         match end {
-            Ok(Loss::MaxRenewals) => {
-                let valid_until = self.held().map_or_else(Instant::now, |grant| grant.valid_until);
-                self.end(LeaseState::Lost(Loss::MaxRenewals));
-                // The holder has been told, and undoes its work: nobody else can get the lock meanwhile.
-                let order = tokio::select! {
-                    order = &mut orders => order.ok(),
-                    () = sleep_until(valid_until) => None,
-                    () = self.client.closing().cancelled() => None,
-                };
-                match order {
-                    Some(Order::Abandon) => {}
-                    Some(Order::Release(done)) => {
-                        // Whoever asked may have gone meanwhile.
-                        let _ = done.send(self.client.release_bid(&self.bid).await);
-                    }
-                    None => self.leave(),
-                }
-            }
+            Ok(Loss::MaxRenewals) => self.let_holder_undo(orders).await,
             Ok(loss) => {
                 self.end(LeaseState::Lost(loss));
                 // A minority of nodes may still hold it: the next holder need not wait for them.
@@ -97,13 +80,33 @@ impl<N: Node> Watchdog<N> {
             Err(Some(Order::Abandon)) => self.end(LeaseState::Released),
             Err(Some(Order::Release(done))) => {
                 // Whoever asked may have gone meanwhile.
-                let _ = done.send(self.release().await);
+                let _ = done.send(Box::pin(self.release()).await);
             }
             // The lease was dropped, or the client shut down.
             Err(None) => {
                 self.end(LeaseState::Released);
                 self.leave();
             }
+        }
+    }
+
+    /// Tells the holder that it is over, and keeps everybody else out while it undoes its work: until it has given the lease
+    /// back or dropped it, at the latest to the end of validity.
+    async fn let_holder_undo(self, mut orders: oneshot::Receiver<Order>) {
+        let valid_until = self.held().map_or_else(Instant::now, |grant| grant.valid_until);
+        self.end(LeaseState::Lost(Loss::MaxRenewals));
+        let order = tokio::select! {
+            order = &mut orders => order.ok(),
+            () = sleep_until(valid_until) => None,
+            () = self.client.closing().cancelled() => None,
+        };
+        match order {
+            Some(Order::Abandon) => {}
+            Some(Order::Release(done)) => {
+                // Whoever asked may have gone meanwhile.
+                let _ = done.send(Box::pin(self.client.release_bid(&self.bid)).await);
+            }
+            None => self.leave(),
         }
     }
 
@@ -120,12 +123,11 @@ impl<N: Node> Watchdog<N> {
 
     /// Ends the lease for its holder, then gives it back on all nodes. Nobody waits for the nodes where it had ended before.
     async fn release(&self) -> Released {
-        if self.held().is_none() {
-            self.end(LeaseState::Lost(Loss::Expired));
+        self.end(LeaseState::Released);
+        if matches!(*self.state.borrow(), LeaseState::Lost(_)) {
             self.give_back();
             return Released::AlreadyExpired;
         }
-        self.end(LeaseState::Released);
         self.client.release_bid(&self.bid).await
     }
 
@@ -137,7 +139,7 @@ impl<N: Node> Watchdog<N> {
         };
         if let Some(late) = late {
             // Ends by the nodes' own limit on a call.
-            self.count_late_votes(late, due).await;
+            Box::pin(self.count_late_votes(late, due)).await;
         }
         loop {
             let Some(grant) = self.held() else { return Loss::Expired };
@@ -157,7 +159,8 @@ impl<N: Node> Watchdog<N> {
                     if self.held().is_none() { return Loss::Expired }
                     Round::Renewed(self.renewed_at())
                 }
-                round = self.renew() => round,
+                // Boxed: between its renewals, which is nearly always, a lease takes no room for one.
+                round = Box::pin(self.renew()) => round,
             };
             due = Some(match round {
                 Round::Renewed(sent_at) => sent_at + period,
@@ -274,13 +277,13 @@ impl<N: Node> Watchdog<N> {
         })
     }
 
+    /// Ends the lease for its holder. One that has run out before is lost, however it was to end.
     fn end(&self, end: LeaseState) {
         self.state.send_if_modified(|state| {
-            let held = matches!(state, LeaseState::Held(_));
-            if held {
-                *state = end;
-            }
-            held
+            let LeaseState::Held(grant) = *state else { return false };
+            let ran_out = end == LeaseState::Released && Instant::now() >= grant.valid_until;
+            *state = if ran_out { LeaseState::Lost(Loss::Expired) } else { end };
+            true
         });
     }
 }
