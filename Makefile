@@ -20,7 +20,7 @@ test: ## All tests: lint, unit, interop, end to end
 	@hack/test.sh
 
 .PHONY: unit
-unit: ## Unit and doc tests, and the engine on real Redis servers
+unit: ## Unit and doc tests, model, simulation, and the engine on real Redis servers
 	RUST_TEST_THREADS=4 cargo test
 
 .PHONY: sim

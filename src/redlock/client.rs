@@ -33,7 +33,8 @@ use super::watchdog;
 pub enum Wait {
     /// Until it is granted.
     Forever,
-    /// At most so long.
+    /// At most so long. Calls that are under way then still come to their end, each within the limit on a call; and who
+    /// is first in line makes one attempt in any case.
     For(Duration),
 }
 
@@ -60,7 +61,7 @@ pub(super) async fn until<T>(deadline: Option<Instant>, future: impl Future<Outp
     }
 }
 
-/// A client of N independent nodes. Cheap to clone; clones share connections.
+/// A client of N independent nodes. Cheap to clone: clones share connections, and the line of those who wait here.
 #[derive(Debug)]
 pub struct Client<N: Node = RedisNode> {
     pub(super) inner: Arc<Inner<N>>,
@@ -78,7 +79,7 @@ pub(super) struct Inner<N> {
     closing: CancellationToken,
     /// Bounds the releases that are being sent again.
     pub(super) releases_again: Semaphore,
-    /// Who of this process contends for which lock.
+    /// Who contends for which lock through this client.
     lines: Arc<Lines<Session>>,
     /// When a release of this client passed a lock on to one who waited.
     pub(super) passed: Mutex<HashMap<LockKey, Instant>>,
@@ -94,13 +95,16 @@ impl<N: Node> Clone for Client<N> {
 }
 
 impl<N: Node> Client<N> {
-    /// A client of these nodes. `node_timeout` limits each call to one node; 50 ms unless nodes are far apart.
+    /// A client of these nodes: the same ones, N of them, for every client of a lock, and each a server of its own. One
+    /// that is given twice votes twice, and majorities of different nodes need not share one.
+    ///
+    /// `node_timeout` is the limit on each call to one node: 50 ms unless nodes are far apart.
     #[must_use]
     pub fn new(nodes: impl IntoIterator<Item = N>, node_timeout: Duration) -> Self {
         Self::assemble(nodes, node_timeout, Arc::clone(&TOKENS), Arc::new(System))
     }
 
-    /// A client with a wall clock and randomness of its own, as a process of its own would have.
+    /// The same with a wall clock, randomness and tokens of its own, as another process would have: for simulations.
     #[must_use]
     pub fn with_environment(
         nodes: impl IntoIterator<Item = N>,
@@ -132,14 +136,17 @@ impl<N: Node> Client<N> {
     }
 
     /// Ends the client, all its clones included, before the process ends: what waits or asks for a lock ends with
-    /// [`Error::ShutDown`], every lease that is still held is given back as if it were dropped, and what is on its way to
-    /// the nodes arrives, also at those that nobody waited for any more. (A lease that another process shall
+    /// [`Error::ShutDown`], every lease that is still held is given back as if it were dropped, and what is on its way
+    /// to the nodes arrives, also at those that nobody waited for any more. (A lease that another process shall
     /// [adopt](Self::adopt) is [abandoned](Lease::abandon) before.) Returns at the latest after three limits on a call.
+    ///
+    /// A [shared](LeaseOptions::is_shared) lease ends here, and stays on the nodes. Nodes that did not answer are not
+    /// asked again.
     pub async fn shutdown(&self) {
         self.inner.closing.cancel();
         self.inner.background.close();
-        // A renewal under way, then its seeds, then the release: each ends by itself within a limit. A task that does not
-        // is a caller's that is no more polled, and not waited for.
+        // A renewal under way, then its seeds, then the release: each ends by itself within a limit. A task that does
+        // not is a caller's that is no more polled, and not waited for.
         let _ = tokio::time::timeout(3 * self.inner.node_timeout, self.inner.background.wait()).await;
     }
 
@@ -186,22 +193,30 @@ impl<N: Node> Client<N> {
         Quorum::of(self.inner.nodes.len())
     }
 
-    /// Takes the lock if it is free now.
+    /// Takes the lock if it is free now, whoever waits for it. Ends within one limit on a call; where nodes have seen
+    /// larger tokens it reads them and votes again, in eight votes at most.
     pub async fn try_acquire(&self, key: &LockKey, options: &LeaseOptions) -> Result<Lease, Error> {
         let granted = vote::acquire(self, key, options).await?;
         Ok(watchdog::start(self, granted, options))
     }
 
-    /// Takes the lock, waiting while another holds it or too few nodes answer. Contenders get it by priority, then in the
-    /// order in which they asked; those of other processes as far as the nodes' queues can be reached. When the time is over,
-    /// the error is the last attempt's.
+    /// Takes the lock, waiting while another holds it or too few nodes answer. Those who wait get it by priority, then
+    /// in the order in which they began, of all processes as far as the nodes' queues can be reached; the first attempt
+    /// of each takes a lock that is free as [`Self::try_acquire`] does.
+    ///
+    /// When the time is over, the error is what stood in the way last. Only [`Error::Invalid`], which waiting does
+    /// not change, and [`Error::ShutDown`] end the wait before.
     pub async fn acquire(&self, key: &LockKey, options: &LeaseOptions, wait: Wait) -> Result<Lease, Error> {
         wait::acquire(self, key, options, wait).await
     }
 
     /// Goes on with a grant that another process made: renews it once, and holds it if a majority still had it. Nothing
     /// is seeded: this process has no validity of its own yet that would permit it. The lease is
-    /// [shared](LeaseOptions::is_shared): the other process may live.
+    /// [shared](LeaseOptions::is_shared): the other process may live. Of the options, identity, priority and
+    /// `min_validity` are not used.
+    ///
+    /// [`Error::Lost`] where a majority does not have the grant any more, [`Error::Expired`] where the answers came too
+    /// late to count on, [`Error::NoQuorum`] where neither can be told: then it may be tried again.
     pub async fn adopt(&self, key: &LockKey, owner: &Owner, options: &LeaseOptions) -> Result<Lease, Error> {
         options.check()?;
         let bid = Arc::new(Bid::new(key.clone(), owner.clone(), options.ttl));
@@ -246,7 +261,7 @@ impl<N: Node> Client<N> {
         shortest + self.inner.environment.random_up_to(longest.saturating_sub(shortest))
     }
 
-    /// Who of this process contends for which lock.
+    /// Who contends for which lock through this client.
     pub(super) fn lines(&self) -> &Arc<Lines<Session>> {
         &self.inner.lines
     }
@@ -300,8 +315,8 @@ impl<N: Node> Client<N> {
         });
     }
 
-    /// Makes calls that nobody waits for. The requests are on their way when this returns, so that a next attempt on the
-    /// same connections comes after them.
+    /// Makes calls that nobody waits for. The requests are on their way when this returns, so that a next attempt on
+    /// the same connections comes after them.
     fn send_in_background<F>(&self, call: impl FnOnce() -> Answers<F>)
     where
         F: Future + Send + 'static,

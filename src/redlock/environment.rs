@@ -7,7 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rand::RngExt as _;
 
-/// The wall clock, from which tokens are proposed, and randomness, by which pauses are spread. A simulation brings its own.
+/// The wall clock, from which tokens are proposed, and randomness, by which pauses are spread. A simulation brings its
+/// own.
 pub trait Environment: fmt::Debug + Send + Sync + 'static {
     /// Microseconds of the Unix epoch. May be wrong and may jump: safety does not rest on it.
     fn unix_micros(&self) -> u64;

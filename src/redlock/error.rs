@@ -53,26 +53,27 @@ impl Reason {
 /// Why a node gave no vote.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum NodeError {
-    /// There is no connection: refused, reset, no such host, or not tried again yet.
+    /// There is no connection: refused, reset, no such host, or not tried again yet. Says so at once.
     #[error("not reachable: {0}")]
     Unreachable(String),
     /// No answer within the limit on a call.
     #[error("no answer in time")]
     Timeout,
-    /// It runs, but its armed marker is missing or names another server process.
+    /// It runs, but its [armed marker](super::key::ARMED_KEY) is missing, or names another server process.
     #[error("kept out (not armed)")]
     Quarantined,
     /// It refuses the credentials, or does not permit a command or key; with TLS also: one side does not accept the
     /// other's certificate. Files of credentials and certificates that cannot be read count as refused.
     #[error("refused: {0}")]
     Auth(String),
-    /// It is not fit to keep locks.
+    /// It is not fit to keep locks: a replica, loading, unable to save or to replicate as it is told to, without RESP3
+    /// (older than Redis 6), or without TLS where we speak it.
     #[error("not fit to keep locks: {0}")]
     Misconfigured(String),
     /// It has no memory left for the key.
     #[error("out of memory")]
     OutOfMemory,
-    /// It does not give a lease of that length: zero, or longer than its cap.
+    /// It does not give a lease of that length: less than a millisecond, or longer than its cap.
     #[error("TTL is zero or above the node's cap")]
     TtlRefused,
     /// It answered something that this version does not understand.
@@ -110,18 +111,19 @@ impl fmt::Display for NodeFailure {
     }
 }
 
-/// Why an operation on a lock did not succeed.
+/// Why an operation on a lock did not succeed. Which operation can fail how is said at each of these.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
-    /// Another holds the lock (or as many contenders as to leave nobody a majority).
+    /// Another holds the lock, or several contenders have split the votes. Of [`acquire`](super::Client::acquire) when
+    /// its time is over, and of [`try_acquire`](super::Client::try_acquire), which does not ask who it is.
     #[error("held by {}", holder.as_deref().unwrap_or("several contenders"))]
     Contended {
         /// Value of the key on the most nodes, if it was read: `<identity>@<token>`, or another library's.
         holder: Option<String>,
-        /// When its lease ends, at the earliest, unless it is renewed.
+        /// After how long a majority of the nodes would be free, on their clocks, unless it is renewed.
         remaining: Option<Duration>,
     },
-    /// Too few nodes gave a usable answer.
+    /// Too few nodes gave a usable answer. Of every operation but a release.
     #[error("{usable} of {nodes} nodes usable, {needed} needed ({})", list(failures))]
     NoQuorum {
         /// Nodes that gave a usable answer.
@@ -133,7 +135,9 @@ pub enum Error {
         /// What the others said.
         failures: Vec<NodeFailure>,
     },
-    /// A majority agreed, but less is left of the lease than the caller needs. It was given back.
+    /// A majority agreed, but nothing is left of the lease, or less than
+    /// [`min_validity`](super::LeaseOptions::min_validity). It was given back (a further [`Hold`](super::Hold) is just
+    /// not made).
     #[error("{left:?} left of the lease, {needed:?} needed")]
     TooSlow {
         /// What was left.
@@ -141,10 +145,12 @@ pub enum Error {
         /// What the caller asked for at least.
         needed: Duration,
     },
-    /// The lease had already ended. Nothing was changed on any node.
+    /// The lease had already ended: a majority still had the grant to [adopt](super::Client::adopt), but said so when
+    /// the validity that counts from the question was over. What is left of it on the nodes ends by itself.
     #[error("the lease had already ended")]
     Expired,
-    /// Another has the lock, or may have had it since: a majority of nodes does not hold this owner.
+    /// Another has the lock, or may have had it since: a majority of nodes does not hold the grant to
+    /// [adopt](super::Client::adopt).
     #[error("lost: {held_elsewhere} of {nodes} nodes do not hold this lease")]
     Lost {
         /// Nodes that answered and do not hold this owner.
@@ -152,10 +158,11 @@ pub enum Error {
         /// Nodes configured.
         nodes: usize,
     },
-    /// The TTL is zero, above a node's cap, or otherwise not to be had.
+    /// The options cannot work whatever nodes say, or the namespace's tokens have run out. (A TTL above a node's cap is
+    /// what the node says: [`NodeError::TtlRefused`].)
     #[error("{0}")]
     Invalid(String),
-    /// The client was shut down. What it had asked for is being given back.
+    /// The client was [shut down](super::Client::shutdown). What it had asked for is being given back.
     #[error("the client was shut down")]
     ShutDown,
 }

@@ -1,10 +1,10 @@
 //! Fencing tokens, and the hybrid logical clock that proposes them.
 //!
-//! A token is larger at each grant of a key, so that a guarded resource can refuse a holder who was paused past the end of
-//! its lease. It is proposed by the contender and voted on together with the lock: a node says yes only if the token is
-//! larger than the last it saw for that lock. Two majorities share a node, so a later grant has a larger token without
-//! any assumption on clocks, as long as that node kept its data. The value is a time (microseconds of the Unix epoch),
-//! so that it also grows across a loss of data, provided clocks agree to within the restart delay.
+//! A token is larger at each grant of a key, so that a guarded resource can refuse a holder who was paused past the end
+//! of its lease. It is proposed by the contender and voted on together with the lock: a node says yes only if the token
+//! is larger than the last it saw for that lock. Two majorities share a node, so a later grant has a larger token
+//! without any assumption on clocks, as long as that node kept its data. The value is a time (microseconds of the Unix
+//! epoch), so that it also grows across a loss of data, provided clocks agree to within the restart delay.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -37,19 +37,20 @@ impl fmt::Display for Token {
     }
 }
 
-/// Proposes tokens. In each namespace: never the same twice, never below the wall clock, always above every token observed.
+/// Proposes tokens. In each namespace: never the same twice, never below the wall clock, always above every token
+/// observed.
 ///
-/// Each namespace counts for itself: a client may write any number into its own namespace's fences, and must not thereby
-/// drive up, or use up, the tokens of others.
+/// Each namespace counts for itself: a client may write any number into its own namespace's fences, and must not
+/// thereby drive up, or use up, the tokens of others.
 #[derive(Debug, Default)]
 pub struct TokenClock {
     last: Mutex<HashMap<String, u64>>,
 }
 
 impl TokenClock {
-    /// A token for a lock of `namespace`: larger than every one proposed or observed there before, at least `unix_micros`;
-    /// `None` when tokens have run out (an observed token was close to 2^53, which only a broken clock or a hostile client
-    /// makes).
+    /// A token for a lock of `namespace`: larger than every one proposed or observed there before, at least
+    /// `unix_micros`; `None` when tokens have run out (an observed token was close to 2^53, which only a broken clock
+    /// or a hostile client makes).
     pub fn propose(&self, namespace: &str, unix_micros: u64) -> Option<Token> {
         self.with_last(namespace, |last| {
             let token = Token::new(unix_micros.max(*last + 1))?;

@@ -7,9 +7,11 @@ use super::fence::Token;
 
 /// A lock's name: a namespace and a name within it.
 ///
-/// On a node the key `redlock:<namespace>/<name>` holds the owner, and channels that begin so carry releases; the sorted set `redlock:<namespace>#fences` holds the last fencing token of each lock of the namespace, and the sorted set
-/// `redlock:<namespace>#queue/<name>` those who wait for this one. A namespace has neither `/` nor `#`, so no lock's key can
-/// be another's, nor a set of any namespace.
+/// On a node the key `redlock:<namespace>/<name>` holds the owner, and channels that begin so carry releases; the
+/// sorted set `redlock:<namespace>#fences` holds the last fencing token of each lock of the namespace, and the sorted
+/// set `redlock:<namespace>#queue/<name>` those who wait for this one. A namespace has neither `/` nor `#`, so no
+/// lock's key can be another's, nor a set of any namespace.
+///
 /// Cheap to clone: its names on a node are made once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockKey(Arc<Names>);
@@ -35,11 +37,13 @@ pub enum InvalidKey {
 
 /// What all keys of this project begin with.
 pub const PREFIX: &str = "redlock:";
-/// The key of a node's armed marker. It has no `/`: no lock is called that.
+/// The key of a node's armed marker: the `run_id` of the server process that may vote, a space, and the longest TTL
+/// that it grants, in milliseconds. It has no `/`: no lock is called that.
 pub const ARMED_KEY: &str = "redlock:armed";
 
 impl LockKey {
-    /// The lock `name` of `namespace`.
+    /// The lock `name` of `namespace`: 1 to 128 bytes of text without white space, and 1 to 63 letters, digits, `.`,
+    /// `_` or `-`.
     pub fn new(namespace: &str, name: &str) -> Result<Self, InvalidKey> {
         let in_namespace = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         if namespace.is_empty() || namespace.len() > 63 || !namespace.chars().all(in_namespace) {

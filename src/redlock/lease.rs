@@ -24,7 +24,8 @@ const SHORTEST_PERIOD: Duration = Duration::from_millis(1);
 /// How a lease is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewal {
-    /// A watchdog renews it back to the full TTL so often.
+    /// A watchdog renews it back to the full TTL, so long after it was last acquired or renewed: at least 1 ms, less
+    /// than the TTL.
     Every(Duration),
     /// Nobody renews it: it ends after its TTL.
     None,
@@ -33,23 +34,25 @@ pub enum Renewal {
 /// What a lease shall be like.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseOptions {
-    /// Who asks: unique among those that contend.
+    /// Who asks, in 1 to 253 bytes of printable text without spaces: unique among those that contend.
     pub identity: String,
-    /// Time to live of the lock on each node: at least 10 ms, at most a year and the nodes' cap. Counted in whole
-    /// milliseconds.
+    /// Time to live of the lock on each node: at least 10 ms, at most 366 days and the nodes' cap. Nodes count it in
+    /// whole milliseconds, rounded down.
     pub ttl: Duration,
     /// How it is kept.
     pub renewal: Renewal,
-    /// How often it may be renewed; then it ends with [`Loss::MaxRenewals`] when the next renewal would be due. No limit by
-    /// default.
+    /// How often it may be renewed; then it ends with [`Loss::MaxRenewals`] when the next renewal would be due. `None`,
+    /// the default, for no limit.
     pub max_renewals: Option<u64>,
-    /// Validity that the caller needs at least; less is given back. Below what is left of the TTL after the drift.
+    /// Validity that the caller needs at least; less is given back. Zero by default; below the TTL less its
+    /// [drift](super::validity::drift).
     pub min_validity: Duration,
-    /// Other processes renew or [adopt](super::Client::adopt) the grant under the same owner. Where one of them loses or drops
-    /// its lease, the others may count on it still: so it is not given back then, and ends by [`Lease::release`] or after its
-    /// TTL. Not shared by default; an adopted lease always is.
+    /// Other processes renew or [adopt](super::Client::adopt) the grant under the same owner. Where one of them loses
+    /// or drops its lease, the others may count on it still: so it is not given back then, and ends by
+    /// [`Lease::release`] or after its TTL. Not shared by default; an adopted lease always is.
     pub is_shared: bool,
-    /// Of those that wait for the lock the highest priority gets it first: -1000 to 1000, 0 by default.
+    /// Of those that wait for the lock the highest priority gets it first: -1000 to 1000, 0 by default. A hint, as the
+    /// whole queue is.
     pub priority: i16,
 }
 
@@ -96,11 +99,11 @@ impl LeaseOptions {
 pub struct Grant {
     /// When the acquisition was sent (for an adopted lease: when it was adopted).
     pub acquired_at: Instant,
-    /// When the last successful acquisition or renewal was sent.
+    /// When the last successful acquisition or renewal was sent: what `valid_until` counts from.
     pub renewed_at: Instant,
     /// Until when it is proven, on this process's monotonic clock.
     pub valid_until: Instant,
-    /// Nodes that held it at that time, as far as they had answered.
+    /// Nodes that held it at `renewed_at`, as far as they have answered.
     pub votes: usize,
     /// Successful renewals so far.
     pub renewals: u64,
@@ -113,8 +116,9 @@ pub enum Loss {
     Expired,
     /// A majority of nodes does not hold it any more: another has it, or may have had it since.
     Taken,
-    /// It was renewed as often as its holder asked for. The holder is told while the nodes still keep it, so that it can undo
-    /// its work: it is given back when the lease is dropped or released, at the latest at the end of its validity.
+    /// It was renewed as often as its holder asked for. The holder is told while the nodes still keep it, so that it
+    /// can undo its work: it is given back when the lease is dropped or released, at the latest at the end of the last
+    /// grant's validity. (A [shared](LeaseOptions::is_shared) one only when it is released.)
     MaxRenewals,
 }
 
@@ -171,7 +175,7 @@ pub(super) enum Order {
     Abandon,
 }
 
-/// A held lock. Dropped, it is released in the background.
+/// A held lock. Dropped, it is given back in the background, unless it is [shared](LeaseOptions::is_shared).
 #[derive(Debug)]
 pub struct Lease {
     key: LockKey,
@@ -202,14 +206,15 @@ impl Lease {
         &self.owner
     }
 
-    /// Where it stands, and changes of that: each renewal, the loss, the release.
+    /// Where it stands, and changes of that: each renewal, the loss, the release. The last state is final, and stays
+    /// there. `Held` counts until its [`Grant::valid_until`] only: ask [`LeaseState::valid_at`].
     #[must_use]
     pub fn state(&self) -> watch::Receiver<LeaseState> {
         self.state.clone()
     }
 
-    /// Whether it is proven held right now, by the local monotonic clock alone: no network, and no waiting. Once false, it
-    /// stays false.
+    /// Whether it is proven held right now, by the local monotonic clock alone: no network, and no waiting. Once false,
+    /// it stays false.
     #[must_use]
     pub fn is_held(&self) -> bool {
         !self.validity().is_zero()
@@ -249,8 +254,9 @@ impl Lease {
         }
     }
 
-    /// Stops renewing, then gives the lock back on all nodes; a second after a lost lease changes nothing. Goes on in the
-    /// background if the future is dropped.
+    /// Stops renewing, then gives the lock back on all nodes, as [`Client::release`](super::Client::release) does.
+    /// Where it had run out or was taken, nobody waits for the nodes. Goes on in the background if the future is
+    /// dropped.
     pub async fn release(self) -> Released {
         let (done, released) = oneshot::channel();
         // The watchdog may have ended by itself, or end before it reads the order.
@@ -267,8 +273,8 @@ impl Lease {
         }
     }
 
-    /// Stops renewing and leaves the lock on the nodes as it is, for another process to [adopt](super::Client::adopt). This
-    /// one holds it no more.
+    /// Stops renewing and leaves the lock on the nodes as it is, for another process to [adopt](super::Client::adopt).
+    /// This one holds it no more.
     pub fn abandon(self) {
         // A watchdog that has ended has nothing to stop.
         let _ = self.order.send(Order::Abandon);

@@ -1,6 +1,7 @@
-//! The contenders of one process for the same lock, in line: only the first of them asks the nodes.
+//! The contenders of one client for the same lock, in line: only the first of them asks the nodes.
 //!
-//! All at once they would split the votes among themselves. What the first has learned (a [`Session`]) goes on to the next.
+//! All at once they would split the votes among themselves. What the first has learned (a [`Session`]) goes on to the
+//! next.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};

@@ -114,8 +114,8 @@ impl Release {
         self.named.len()
     }
 
-    /// Nodes may differ in whom they name. It is the turn of whom the most have named, of several the first by name, so that
-    /// all who hear the same agree.
+    /// Nodes may differ in whom they name. It is the turn of whom the most have named, of several the first by name, so
+    /// that all who hear the same agree.
     pub(super) fn call(&self, place: &str) -> Call {
         let mut votes: HashMap<&str, usize> = HashMap::new();
         for named in self.named.values() {

@@ -101,8 +101,8 @@ pub enum Freed {
 
 /// The place of one that waits for a lock, in the queue that a node keeps for it.
 ///
-/// The queue is a hint: it says who shall try first when the lock is released, and no more. Mutual exclusion never depends
-/// on it, and a place is worth nothing but a message.
+/// The queue is a hint: it says who shall try first when the lock is released, and no more. Mutual exclusion never
+/// depends on it, and a place is worth nothing but a message.
 #[derive(Clone, Debug)]
 pub struct Place {
     name: Box<str>,
@@ -112,8 +112,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// The place of `waiter`, which is unique, and hears of releases by `inbox`. Of several the highest `priority` goes first,
-    /// then who waits `since` the earliest.
+    /// The place of `waiter`, which is unique, and hears of releases by `inbox`. Of several the highest `priority` goes
+    /// first, then who waits `since` the earliest.
     #[must_use]
     pub fn new(waiter: &Owner, inbox: Token, priority: i16, since: Instant) -> Self {
         Self { name: format!("{waiter} {inbox}").into(), inbox, priority, since }
@@ -137,8 +137,8 @@ impl Place {
         self.priority
     }
 
-    /// How long it has waited until now. A node counts that back on its own clock, so that the clocks of those who wait do
-    /// not matter.
+    /// How long it has waited until now. A node counts that back on its own clock, so that the clocks of those who wait
+    /// do not matter.
     #[must_use]
     pub fn waited(&self) -> Duration {
         self.since.elapsed()
@@ -180,8 +180,11 @@ pub enum News {
 /// How long a node keeps a queue that nobody enters (or enters anew) any more.
 pub const QUEUE_LIFETIME: Duration = Duration::from_secs(5);
 
-/// An independent master that keeps locks. Every call ends by `deadline` at the latest, with [`NodeError::Timeout`]
-/// (but a process that was stopped meanwhile gives the node the same time again), and a call whose future is dropped may or may not have been executed.
+/// An independent master that keeps locks.
+///
+/// Every call ends by `deadline`, at the latest with [`NodeError::Timeout`]; only where this process itself was stopped
+/// meanwhile the node is given the same time again. A call that timed out, or whose future is dropped, may or may not
+/// have been executed; to repeat it does no harm.
 pub trait Node: Send + Sync + 'static {
     /// What the node is called in errors and logs.
     fn name(&self) -> &str;
@@ -192,11 +195,12 @@ pub trait Node: Send + Sync + 'static {
     /// Resets the expiry to the TTL if the key is the owner's. Never creates a key: nothing expired is revived.
     fn renew(&self, bid: &Bid, deadline: Instant) -> impl Future<Output = Result<Kept, NodeError>> + Send;
 
-    /// Sets the key for the owner where the node lacks it, never over another's. Only for a holder whose own validity runs.
+    /// Sets the key for the owner where the node lacks it, never over another's. Only for a holder whose own validity
+    /// runs.
     fn seed(&self, bid: &Bid, deadline: Instant) -> impl Future<Output = Result<Kept, NodeError>> + Send;
 
-    /// Deletes the key if it is the owner's, and with `wake` takes the first place off the queue, if there is one, and tells it
-    /// so, and the one after it.
+    /// Deletes the key if it is the owner's, and with `wake` takes the first place off the queue, if there is one, and
+    /// tells it so, and the one after it. Does not ask whether the node is armed.
     fn release(
         &self,
         bid: &Bid,
@@ -223,8 +227,8 @@ pub trait Node: Send + Sync + 'static {
         deadline: Instant,
     ) -> impl Future<Output = Result<(), NodeError>> + Send;
 
-    /// Sends what is told to that inbox of the lock on this node to `wake`, as the news of node `index`, from the moment the
-    /// call returns until the receiver is closed.
+    /// Sends what is told to that inbox of the lock on this node to `wake`, as the news of node `index`, from the
+    /// moment the call returns until the receiver is closed. Goes on through reconnects, of which [`News::Gap`] tells.
     fn subscribe(
         &self,
         key: &LockKey,

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use super::fence::Token;
 
-/// The value of a held key, `<identity>@<token>`: another at each grant, and compared whole, so that a late command of an
-/// earlier grant of the same identity touches nothing.
+/// The value of a held key, `<identity>@<token>`: another at each grant, and compared whole, so that a late command of
+/// an earlier grant of the same identity touches nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Owner {
     identity: String,
@@ -19,8 +19,8 @@ pub struct Owner {
 pub struct ForeignOwner;
 
 impl Owner {
-    /// The owner of a grant. Two contenders that can be told apart must not share an identity: with the same identity and
-    /// the same token they would be one owner.
+    /// The owner of a grant. Two contenders that can be told apart must not share an identity: with the same identity
+    /// and the same token they would be one owner.
     #[must_use]
     pub fn new(identity: impl Into<String>, token: Token) -> Self {
         Self { identity: identity.into(), token }

@@ -1,7 +1,7 @@
 //! How many votes make a majority, and when an outcome is decided without waiting for the rest.
 
-/// The majority of a fixed number of nodes. Always of the *configured* number, never of the reachable ones: two sides of a
-/// partition would each find a majority of what they see.
+/// The majority of a fixed number of nodes. Always of the *configured* number, never of the reachable ones: two sides
+/// of a partition would each find a majority of what they see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quorum {
     nodes: usize,

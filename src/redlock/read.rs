@@ -18,8 +18,8 @@ use super::validity::drift;
 pub struct Observation {
     /// Value of the key on a majority of nodes: somebody holds the lock.
     pub holder: Option<String>,
-    /// What is surely left of that lease: while so much of it is left, a majority holds it (less drift, counted from when
-    /// the question was sent).
+    /// What is surely left of that lease: while so much of it is left, a majority holds it (less drift, counted from
+    /// when the question was sent).
     pub remaining: Option<Duration>,
     /// Nodes that show this holder.
     pub votes: usize,

@@ -1,7 +1,9 @@
 //! Locks that their holder may take again: counted in the process, given back by the last hold.
 //!
-//! Counting on the nodes instead would make a command that is sent twice count twice, and a lock of a holder that has died
-//! outlive it. Here the nodes know of one grant, and a second hold of the same identity shares it.
+//! Counting on the nodes instead would make a command that is sent twice count twice, and a lock of a holder that has
+//! died outlive it. Here the nodes know of one grant, and a second hold of the same identity shares it.
+//!
+//! Whoever shall exclude each other, tasks of one process too, must therefore have identities of their own.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -15,7 +17,8 @@ use super::node::Node;
 use super::redis_node::RedisNode;
 use super::release::Released;
 
-/// A client whose locks are reentrant: whoever holds one may acquire it again under the same identity.
+/// A client whose locks are reentrant: whoever holds one may acquire it again under the same identity. Its clones count
+/// together; another `Reentrant`, and the client itself, count apart, and wait for the lock like any other.
 #[derive(Debug)]
 pub struct Reentrant<N: Node = RedisNode> {
     client: Client<N>,
@@ -35,8 +38,8 @@ struct Shared {
     _slot: Arc<Slot>,
 }
 
-/// One of the holds of a lock. It is the [`Lease`] that all of them share; the lock is given back when the last is released or
-/// dropped.
+/// One of the holds of a lock. It is the [`Lease`] that all of them share; the lock is given back when the last is
+/// released or dropped.
 #[derive(Debug)]
 pub struct Hold(Arc<Shared>);
 
@@ -53,8 +56,8 @@ impl<N: Node> Reentrant<N> {
         Self { client, slots: Arc::default() }
     }
 
-    /// Takes the lock, or takes it once more if this process holds it for the same identity. A further hold shares the first
-    /// one's lease, its TTL included; it fails with [`Error::TooSlow`] if less is left of that than `min_validity`.
+    /// Takes the lock, or takes it once more if it is held here for the same identity. A further hold shares the first
+    /// one's lease and with it all options but `min_validity`: with less left it fails with [`Error::TooSlow`].
     pub async fn acquire(&self, key: &LockKey, options: &LeaseOptions, wait: Wait) -> Result<Hold, Error> {
         let slot = self.slot(key, &options.identity);
         let deadline = wait.deadline();

@@ -35,8 +35,9 @@ pub enum Released {
 }
 
 impl<N: Node> Client<N> {
-    /// Gives a grant back on all nodes. Ends as soon as a majority has answered, at the latest after one limit on a call;
-    /// what is then still on its way is carried out in the background.
+    /// Gives a grant back on all nodes, also one of another process; whoever is first in the queue is told. Ends as
+    /// soon as a majority has answered, at the latest after one limit on a call. What is on its way then goes on in the
+    /// background, and nodes that did not answer are asked again there, up to three times.
     pub async fn release(&self, key: &LockKey, owner: &Owner) -> Released {
         self.release_bid(&Arc::new(Bid::new(key.clone(), owner.clone(), Duration::ZERO))).await
     }
@@ -86,8 +87,8 @@ impl<N: Node> Client<N> {
         })
     }
 
-    /// Deletes what is left of a grant, in the background. The requests are on their way when this returns, so that a next
-    /// attempt on the same connections comes after them.
+    /// Deletes what is left of a grant, in the background. The requests are on their way when this returns, so that a
+    /// next attempt on the same connections comes after them.
     pub(super) fn give_back(&self, bid: &Arc<Bid>, indexes: Vec<usize>, wake: bool) {
         // Outside a runtime (its shutdown drops leases) nothing can be sent: the keys expire.
         if tokio::runtime::Handle::try_current().is_err() {
@@ -103,9 +104,9 @@ impl<N: Node> Client<N> {
         self.finish_release(bid, wake, answers, unheard);
     }
 
-    /// Waits in the background for the rest of a release's answers. A node that did not answer in time is asked again, some
-    /// times: it would keep the lock from everybody until its TTL is over. One that is not reachable at all is not: calls to
-    /// it fail at once, and there would be ever more of them.
+    /// Waits in the background for the rest of a release's answers. A node that did not answer in time is asked again,
+    /// some times: it would keep the lock from everybody until its TTL is over. One that is not reachable at all is
+    /// not: calls to it fail at once, and there would be ever more of them.
     fn finish_release<F>(&self, bid: &Arc<Bid>, wake: bool, mut answers: Answers<F>, mut unheard: Vec<usize>)
     where
         F: Future<Output = (usize, Result<Freed, NodeError>)> + Send + 'static,
@@ -149,7 +150,8 @@ impl<N: Node> Client<N> {
         passed.insert(key.clone(), Instant::now());
     }
 
-    /// Whether this client has just passed the lock on to one who waited: who asks again now goes to the end of the queue.
+    /// Whether this client has just passed the lock on to one who waited: who asks again now goes to the end of the
+    /// queue.
     pub(super) fn has_just_passed(&self, key: &LockKey) -> bool {
         self.passed().get(key).is_some_and(|at| at.elapsed() < HEAD_START)
     }

@@ -11,7 +11,7 @@ const GRANULARITY: Duration = Duration::from_millis(2);
 
 /// What has to be taken off a lease of `ttl` because clocks do not run alike: 1 % of it plus 2 ms.
 ///
-/// Source: the RedLock page's `CLOCK_DRIFT`, with the constant that Redis's own client libraries use.
+/// Source: the RedLock page's `CLOCK_DRIFT`, with the figures of its reference implementation, redlock-rb.
 #[must_use]
 pub fn drift(ttl: Duration) -> Duration {
     ttl / DRIFT_DIVISOR + GRANULARITY

@@ -55,7 +55,8 @@ async fn hold_vote<N: Node>(client: &Client<N>, key: &LockKey, options: &LeaseOp
     if client.closing().is_cancelled() {
         return Err(Error::ShutDown);
     }
-    // Before the token is drawn: whoever sleeps between the two has an old token, and must not have a fresh validity with it.
+    // Before the token is drawn: whoever sleeps between the two has an old token, and must not have a fresh validity
+    // with it.
     let sent_at = Instant::now();
     let owner = Owner::new(options.identity.clone(), client.propose_token(key)?);
     let bid = Arc::new(Bid::new(key.clone(), owner, options.ttl));
@@ -95,7 +96,8 @@ async fn hold_vote<N: Node>(client: &Client<N>, key: &LockKey, options: &LeaseOp
                 let late = (!answers.is_empty()).then(|| answers.boxed());
                 return Ok(Outcome::Granted(Granted { bid, grant, late }));
             }
-            // Lost. Whether to contenders or to broken nodes is told apart once a majority was usable; until then go on.
+            // Lost. Whether to contenders or to broken nodes is told apart once a majority was usable; until then go
+            // on.
             Decision::No if quorum.is_reached_by(yes + held + stale) => break,
             Decision::No | Decision::Open => {}
         }

@@ -1,9 +1,11 @@
-//! Waiting for a lock that another holds: in its queue, woken by its release, and never asleep for longer than a second.
+//! Waiting for a lock that another holds: in its queue, woken by its release, and never asleep for longer than a
+//! second.
 //!
-//! One contender of a process [at a time](super::line) waits on the nodes for all of them. It listens for releases, then enters
-//! the lock's queue on each node. A release tells the first two in that queue who was first: that one tries at once, the other
-//! gives it a head start. The queue is a hint and no more: who is named by mistake, or tries out of turn, is still only granted by a
-//! majority of votes; and who never hears anything tries when the lease that it saw has ended.
+//! One contender of a client [at a time](super::line) waits on the nodes for all of them. It listens for releases, then
+//! enters the lock's queue on each node. A release tells the first two in that queue who was first: that one tries at
+//! once, the other gives it a head start. The queue is a hint and no more: who is named by mistake, or tries out of
+//! turn, is still only granted by a majority of votes; and who never hears anything tries when the lease that it saw
+//! has ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +38,7 @@ pub(super) const HEAD_START: Duration = Duration::from_millis(50);
 /// How much later than the one before each in the queue tries when the lease of a dead holder ends.
 const STAGGER: Duration = Duration::from_millis(5);
 
-/// What the contenders of a process pass on along their line: news of the lock, while somebody listens.
+/// What the contenders of a client pass on along their line: news of the lock, while somebody listens.
 #[derive(Debug, Default)]
 pub(super) struct Session {
     news: Option<Inbox>,
@@ -89,8 +91,8 @@ pub(super) async fn acquire<N: Node>(
     }
 }
 
-/// Bounds of a pause: the upper one starts at `first` and doubles with each failure, to a second at most; the lower is half
-/// of it, so that nobody spins.
+/// Bounds of a pause: the upper one starts at `first` and doubles with each failure, to a second at most; the lower is
+/// half of it, so that nobody spins.
 fn pause_bounds(first: Duration, failures: u32) -> (Duration, Duration) {
     let bound = LONGEST_PAUSE.min(first * 2_u32.saturating_pow(failures.min(16)));
     (bound / 2, bound)
@@ -126,7 +128,7 @@ impl Pause {
     }
 }
 
-/// The one of this process that waits on the nodes.
+/// The one of this client's contenders that waits on the nodes.
 struct Contender<'a, N: Node> {
     client: &'a Client<N>,
     key: &'a LockKey,
@@ -146,7 +148,8 @@ impl<N: Node> Contender<'_, N> {
         Ok(watchdog::start(self.client, granted, self.options))
     }
 
-    /// Listens and enters the queue, if it has not before, and sees what to wait for. Fails only where no attempt can help.
+    /// Listens and enters the queue, if it has not before, and sees what to wait for. Fails only where no attempt can
+    /// help.
     async fn look(&mut self, failures: u32) -> Result<(Error, Pause), Error> {
         let inbox = if let Some(inbox) = &self.session.news {
             inbox.name
@@ -244,8 +247,8 @@ impl<N: Node> Contender<'_, N> {
             let heard = match tokio::time::timeout_at(end, news.heard.recv()).await {
                 Ok(Some(heard)) => heard,
                 Ok(None) => {
-                    // No node tells of releases any more. That is no release: the pause goes on, and the next look listens
-                    // anew.
+                    // No node tells of releases any more. That is no release: the pause goes on, and the next look
+                    // listens anew.
                     self.session.news = None;
                     continue;
                 }

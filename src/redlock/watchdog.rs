@@ -1,7 +1,7 @@
 //! The watchdog of one lease: renews it, seeds nodes that lack it, and tells its holder in time when it is over.
 //!
-//! A task for each lease: what goes wrong in one touches no other. It never extends a validity that has run out, and stops
-//! before a release is sent.
+//! A task for each lease: what goes wrong in one touches no other. It never extends a validity that has run out, and
+//! stops before a release is sent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,8 +90,8 @@ impl<N: Node> Watchdog<N> {
         }
     }
 
-    /// Tells the holder that it is over, and keeps everybody else out while it undoes its work: until it has given the lease
-    /// back or dropped it, at the latest to the end of validity.
+    /// Tells the holder that it is over, and keeps everybody else out while it undoes its work: until it has given the
+    /// lease back or dropped it, at the latest to the end of validity.
     async fn let_holder_undo(self, mut orders: oneshot::Receiver<Order>) {
         let valid_until = self.held().map_or_else(Instant::now, |grant| grant.valid_until);
         self.end(LeaseState::Lost(Loss::MaxRenewals));
@@ -121,7 +121,8 @@ impl<N: Node> Watchdog<N> {
         self.client.give_back(&self.bid, (0..self.client.nodes().len()).collect(), true);
     }
 
-    /// Ends the lease for its holder, then gives it back on all nodes. Nobody waits for the nodes where it had ended before.
+    /// Ends the lease for its holder, then gives it back on all nodes. Nobody waits for the nodes where it had ended
+    /// before.
     async fn release(&self) -> Released {
         self.end(LeaseState::Released);
         if matches!(*self.state.borrow(), LeaseState::Lost(_)) {

@@ -56,6 +56,7 @@ pub enum Credentials {
         password: String,
     },
     /// Files that hold the user and its password, read at each connection, so that a rotated password is taken up.
+    /// White space at their ends does not count.
     Files {
         /// File with the ACL user.
         username: PathBuf,
@@ -69,7 +70,8 @@ pub enum Credentials {
 pub enum Marker {
     /// It votes only while `redlock:armed` names its present process (a `RedisLockCluster`'s node).
     Required,
-    /// Somebody else runs it, and there is no marker.
+    /// Somebody else runs it, and there is no marker: it votes at once after a restart. Whoever runs it must keep one
+    /// that lost its data away for as long as the longest lease that is asked for, or two may hold a lock.
     Unused,
 }
 

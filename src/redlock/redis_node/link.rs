@@ -18,15 +18,15 @@ use crate::redlock::error::NodeError;
 /// Limit on connecting, logging in and checking. Longer than a call's: it costs nobody anything, since calls meanwhile
 /// fail at once.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Calls that may wait to be written to the connection. Beyond it they wait for room, and give up at their own limit: a node
-/// that reads nothing costs no more memory than this.
+/// Calls that may wait to be written to the connection. Beyond it they wait for room, and give up at their own limit: a
+/// node that reads nothing costs no more memory than this.
 const QUEUE_LENGTH: usize = 1024;
-/// Calls in a row without an answer, and so many times the limit on a call without any, after which the connection is given
-/// up. A connection that is being made again fails calls at once: this is the circuit breaker, and the handshake is its
-/// probe. Not calls alone: one short stall can cost hundreds that were under way together.
+/// The connection is given up after so many calls in a row without an answer, once the server has been silent for so
+/// many limits on a call. Not after the calls alone: one short stall can cost hundreds that were under way together.
+/// While it is being made again calls fail at once: this is the circuit breaker, and the handshake is its probe.
 const TIMEOUTS_UNTIL_BROKEN: u32 = 3;
-/// Shortest and longest pause before a connection is tried again. The pause is drawn between the shortest and a bound that
-/// doubles, so that the clients of a restarted server do not come back in step.
+/// Shortest and longest pause before a connection is tried again. The pause is drawn between the shortest and a bound
+/// that doubles, so that the clients of a restarted server do not come back in step.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
 /// A live connection to one server process.

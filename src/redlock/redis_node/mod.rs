@@ -1,4 +1,21 @@
 //! A Redis server as a node: three plain commands to acquire, a script for the rest, one connection for all.
+//!
+//! # Connection
+//! It is made in the background, within a second, and carries the calls of all locks and the messages of their
+//! releases. It is given up when three calls in a row had no answer and nothing has come for three limits on a call:
+//! calls then fail at once with [`NodeError::Unreachable`], and it is made again after a pause of 100 ms to 2 s. Only
+//! the very first one is waited for, up to the limit on the call.
+//!
+//! # What a server must be
+//! Redis 6.2 or later (RESP3 and `ZADD GT`; the tests run on 7), or Valkey: a master on its own, without a replica that
+//! takes over, and with `maxmemory-policy noeviction`. Replicas, and servers that still load their data, are refused;
+//! the eviction policy and what is kept on disk are not looked at. Where nobody arms it, see [`Marker::Unused`].
+//!
+//! # What a user must be permitted
+//! For the locks of a namespace `a`, in the words of `ACL SETUSER`: `~redlock:a/*`, `~redlock:a#fences`,
+//! `~redlock:a#queue/*`, `%R~redlock:armed`, `&redlock:a/*`, and the commands `set get del pttl pexpire zadd zscore
+//! zrank zrange zrem zpopmin time publish subscribe unsubscribe hello auth info eval evalsha`. Without the channels a
+//! waiter hears of no release, and looks once a second instead.
 
 mod endpoint;
 mod link;
@@ -54,6 +71,9 @@ pub struct RedisNode {
 
 impl RedisNode {
     /// Begins to connect, in the background of the current tokio runtime, until the value is dropped.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
     #[must_use]
     pub fn connect(endpoint: Endpoint) -> Self {
         let (sender, state) = watch::channel(LinkState::Connecting);
@@ -62,7 +82,7 @@ impl RedisNode {
         Self { endpoint, state, subscriptions, subscribing: Arc::default(), _stop: stop.drop_guard() }
     }
 
-    /// Whether the server is connected.
+    /// Whether the server is connected, as of its last call or attempt.
     #[must_use]
     pub fn health(&self) -> Health {
         match &*self.state.borrow() {
