@@ -1,7 +1,7 @@
 //! Wiring of both controllers: leadership, health, metrics, events, shutdown.
 //!
 //! # Layout
-//! - [`run`]: `redlock operator`: starts everything, ends everything
+//! - [`mod@run`]: `redlock operator`: starts everything, ends everything
 //! - [`preflight`]: whether the API server lets it work
 //! - [`supervisor`]: no part ends unseen; [`health`] and [`http`]: what the probes are told
 //! - [`lease`]: the `Lease` by which one of several operators decides; [`leadership`]: what the others ask of it

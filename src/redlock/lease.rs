@@ -45,7 +45,7 @@ pub struct LeaseOptions {
     /// the default, for no limit.
     pub max_renewals: Option<u64>,
     /// Validity that the caller needs at least; less is given back. Zero by default; below the TTL less its
-    /// [drift](super::validity::drift).
+    /// [`drift`].
     pub min_validity: Duration,
     /// Other processes renew or [adopt](super::Client::adopt) the grant under the same owner. Where one of them loses
     /// or drops its lease, the others may count on it still: so it is not given back then, and ends by
