@@ -209,6 +209,7 @@ impl Node for MapNode {
     fn subscribe(
         &self,
         _key: &LockKey,
+        _inbox: Token,
         _index: usize,
         _wake: mpsc::UnboundedSender<Heard>,
         _deadline: Instant,

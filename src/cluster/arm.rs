@@ -174,7 +174,8 @@ impl Admin {
                 .arg(&["MATCH", "redlock:*#fences", "COUNT", "1000"])
                 .query_async(&mut self.connection)
                 .await?;
-            for key in keys {
+            // A lock may be called so as well: its key, and its queue's, have a slash.
+            for key in keys.iter().filter(|key| !key.contains('/')) {
                 let mut trim = redis::cmd("ZREMRANGEBYSCORE");
                 trim.arg(key).arg("-inf").arg(format!("({oldest}"));
                 trim.exec_async(&mut self.connection).await?;

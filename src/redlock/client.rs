@@ -219,6 +219,9 @@ impl<N: Node> Client<N> {
     /// late to count on, [`Error::NoQuorum`] where neither can be told: then it may be tried again.
     pub async fn adopt(&self, key: &LockKey, owner: &Owner, options: &LeaseOptions) -> Result<Lease, Error> {
         options.check()?;
+        if self.inner.closing.is_cancelled() {
+            return Err(Error::ShutDown);
+        }
         let bid = Arc::new(Bid::new(key.clone(), owner.clone(), options.ttl));
         self.inner.tokens.observe(key.namespace(), owner.token());
         let sent_at = Instant::now();

@@ -78,7 +78,7 @@ pub(super) async fn acquire<N: Node>(
                     next = Next::Look;
                     continue;
                 }
-                Err(error @ (Error::Invalid(_) | Error::ShutDown)) => return Err(error),
+                Err(error) if is_final(&error) => return Err(error),
                 Err(error) => (error, Pause::then_try(contender.jittered(OUTAGE_PAUSE, failures))),
             },
             Next::Look => contender.look(failures).await?,
@@ -88,6 +88,18 @@ pub(super) async fn acquire<N: Node>(
             Some(next) => next,
             None => return Err(error),
         };
+    }
+}
+
+/// Whether a later attempt would come to the same: what was asked for cannot be had, or nothing can any more.
+fn is_final(error: &Error) -> bool {
+    match error {
+        Error::Invalid(_) | Error::ShutDown => true,
+        Error::NoQuorum { failures, needed, nodes, .. } => {
+            let refusals = failures.iter().filter(|failure| failure.error == NodeError::TtlRefused).count();
+            refusals > nodes - needed
+        }
+        _ => false,
     }
 }
 
@@ -264,10 +276,10 @@ impl<N: Node> Contender<'_, N> {
                 release = Some(Release::of(token));
                 end = end.min(Instant::now() + STRAGGLERS);
             }
-            if let Some(release) = &mut release {
-                if release.hear(heard.node, next) >= pause.needed {
-                    return release.call(self.place());
-                }
+            if let Some(release) = &mut release
+                && release.hear(heard.node, next) >= pause.needed
+            {
+                return release.call(self.place());
             }
         }
     }

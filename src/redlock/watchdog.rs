@@ -18,8 +18,9 @@ use super::release::Released;
 use super::validity::valid_until;
 use super::vote::Granted;
 
-/// Bounds of the pause before a renewal that had no majority is tried again.
-const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(150));
+/// Longest pause before a renewal that had no majority is tried again; a tenth of the TTL where that is less. The shortest
+/// is a third of it.
+const RETRY_PAUSE: Duration = Duration::from_millis(150);
 
 /// Starts the watchdog of a grant.
 pub(super) fn start<N: Node>(client: &Client<N>, granted: Granted, options: &LeaseOptions) -> Lease {
@@ -144,10 +145,9 @@ impl<N: Node> Watchdog<N> {
         }
         loop {
             let Some(grant) = self.held() else { return Loss::Expired };
-            tokio::select! {
-                biased;
-                () = sleep_until(grant.valid_until) => return Loss::Expired,
-                () = sleep_until(due.unwrap_or(grant.valid_until)) => {}
+            sleep_until(due.map_or(grant.valid_until, |due| due.min(grant.valid_until))).await;
+            if self.held().is_none() {
+                return Loss::Expired;
             }
             let (Some(at), Renewal::Every(period)) = (due, self.renewal) else { return Loss::Expired };
             if grant.renewals >= self.max_renewals {
@@ -169,7 +169,8 @@ impl<N: Node> Watchdog<N> {
                 Round::Unknown(failures) => {
                     let error = self.client.no_quorum(self.client.nodes().len() - failures.len(), failures);
                     tracing::debug!(key = %self.bid.key(), owner = self.bid.value(), %error, late = ?at.elapsed(), "not renewed");
-                    Instant::now() + self.client.random_between(RETRY_PAUSE.0, RETRY_PAUSE.1)
+                    let longest = RETRY_PAUSE.min(self.bid.ttl() / 10);
+                    Instant::now() + self.client.random_between(longest / 3, longest)
                 }
             });
         }

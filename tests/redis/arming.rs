@@ -339,8 +339,12 @@ async fn only_tokens_of_locks_that_nobody_asked_for_in_a_day_are_forgotten() {
     let old = now - DAY - 1;
     let _: i64 = server.as_operator(&format!("ZADD redlock:tests#fences {old} a {} b {now} c", now - DAY)).await;
     let _: i64 = server.as_operator(&format!("ZADD redlock:billing#fences {old} a")).await;
+    // A lock that is called like that.
+    let () = server.as_operator("SET redlock:tests/x#fences owner@1").await;
+    let _: i64 = server.as_operator(&format!("ZADD redlock:tests#queue/x#fences {old} waiter@2")).await;
     server.admin().await.trim_fences(now).await.unwrap();
     let left: Vec<String> = server.as_operator("ZRANGE redlock:tests#fences 0 -1").await;
     assert_eq!(left, ["b", "c"]);
     assert_eq!(server.as_operator::<i64>("EXISTS redlock:billing#fences").await, 0);
+    assert_eq!(server.as_operator::<i64>("EXISTS redlock:tests/x#fences redlock:tests#queue/x#fences").await, 2);
 }

@@ -149,7 +149,7 @@ async fn waiters_hear_of_releases_after_their_connection_was_killed() {
     });
     let listening = async |server: &Server| {
         let key = &key;
-        eventually("the waiter listens", async || (server.listeners(&key).await == 1).then_some(())).await;
+        eventually("the waiter listens", async || (server.listeners(key).await == 1).then_some(())).await;
     };
     for server in &servers {
         listening(server).await;

@@ -10,7 +10,7 @@ use redlock_operator::redlock::{
 use tokio::time::timeout;
 
 use crate::proxy::{Flow, Proxy};
-use crate::server::{NODE_TIMEOUT, PATIENCE, Server, client, connected, eventually, key, until_connected};
+use crate::server::{CAP, NODE_TIMEOUT, PATIENCE, Server, client, connected, eventually, key, until_connected};
 
 const TTL: Duration = Duration::from_secs(10);
 
@@ -378,4 +378,25 @@ async fn each_mixture_of_faults_has_a_reason_of_its_own_and_any_majority_is_enou
             lease.release().await;
         }
     }
+}
+
+#[tokio::test]
+async fn a_node_that_may_evict_a_held_lock_keeps_none() {
+    let servers = Server::start_armed(1).await;
+    let () = servers[0].run("CONFIG SET maxmemory-policy allkeys-lru").await;
+    let client = client(&servers);
+    let error = eventually("it has looked at the server", async || {
+        let error = client.try_acquire(&key("a"), &LeaseOptions::new("x", TTL)).await.expect_err("not fit");
+        (error.reason() == Reason::Misconfigured).then_some(error)
+    })
+    .await;
+    assert!(error.to_string().contains("maxmemory-policy is allkeys-lru"), "{error}");
+}
+
+#[tokio::test]
+async fn nobody_waits_for_a_lease_longer_than_the_nodes_ever_give() {
+    let servers = Server::start_armed(3).await;
+    let options = LeaseOptions::new("x", CAP + Duration::from_secs(1));
+    let error = client(&servers).acquire(&key("a"), &options, Wait::Forever).await.expect_err("above the cap");
+    assert_eq!(error.reason(), Reason::Invalid, "{error}");
 }

@@ -34,6 +34,7 @@ async fn a_shutdown_gives_back_what_is_held_and_ends_what_waits() {
     let (client, other) = (client(&servers), client(&servers));
     let (held, awaited) = (key("held"), key("awaited"));
     let lease = client.try_acquire(&held, &LeaseOptions::new("one", TTL)).await.expect("granted");
+    let owner = lease.owner().clone();
     let fixed = LeaseOptions { renewal: Renewal::None, ..LeaseOptions::new("one", TTL) };
     let fixed = client.try_acquire(&key("fixed"), &fixed).await.expect("granted");
     let _blocks = other.try_acquire(&awaited, &LeaseOptions::new("other", TTL)).await.expect("granted");
@@ -57,4 +58,6 @@ async fn a_shutdown_gives_back_what_is_held_and_ends_what_waits() {
     }
     let again = client.try_acquire(&held, &LeaseOptions::new("one", TTL)).await;
     assert_eq!(again.map(drop), Err(Error::ShutDown));
+    let adopted = client.adopt(&held, &owner, &LeaseOptions::new("one", TTL)).await;
+    assert_eq!(adopted.map(drop), Err(Error::ShutDown));
 }

@@ -156,6 +156,11 @@ async fn connect(endpoint: &Endpoint, subscriptions: &Arc<Subscriptions>) -> Res
     if field("loading") == "1" {
         return Err(NodeError::Misconfigured("still loading its data".to_owned()));
     }
+    // Any other policy would evict a lock that somebody holds once memory is short.
+    let policy = field("maxmemory_policy");
+    if !matches!(policy.as_str(), "noeviction" | "") {
+        return Err(NodeError::Misconfigured(format!("its maxmemory-policy is {policy}, and has to be noeviction")));
+    }
     let channels = subscriptions.channels();
     if !channels.is_empty() {
         match connection.subscribe(channels).await.map_err(|e| node_error(&e)) {

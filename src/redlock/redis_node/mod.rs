@@ -133,6 +133,9 @@ impl RedisNode {
             Ok(Err(error)) => {
                 if error.is_unrecoverable_error() {
                     link.break_off();
+                } else {
+                    // Of whatever kind: it answers.
+                    link.answered();
                 }
                 Err(node_error(&error))
             }
