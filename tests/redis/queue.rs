@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures::StreamExt as _;
+use futures::future::join_all;
 use redlock_operator::redlock::{Client, Lease, LeaseOptions, LockKey, Token, Wait};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -20,7 +21,7 @@ async fn queue_up(
     options: LeaseOptions,
     granted: mpsc::UnboundedSender<Lease>,
 ) -> JoinHandle<()> {
-    let before = members(&servers[0], key).await.len();
+    let before = join_all(servers.iter().map(|server| members(server, key))).await;
     let waiting = tokio::spawn({
         let key = key.clone();
         async move {
@@ -28,8 +29,11 @@ async fn queue_up(
             let _ = granted.send(lease);
         }
     });
-    for server in servers {
-        eventually("it is in the queue", async || (members(server, key).await.len() > before).then_some(())).await;
+    for (server, before) in servers.iter().zip(&before) {
+        eventually("it is in the queue", async || {
+            members(server, key).await.iter().any(|place| !before.contains(place)).then_some(())
+        })
+        .await;
     }
     waiting
 }
