@@ -96,11 +96,8 @@ impl<N: Node> Client<N> {
         }
         let mut answers = self.ask_release(bid, indexes, wake);
         let mut unheard = Vec::new();
-        while let Some(Some((index, answer))) = answers.next().now_or_never() {
-            if answer == Err(NodeError::Timeout) {
-                unheard.push(index);
-            }
-        }
+        // What is there at once; above all it sends the requests.
+        let _ = collect_unheard(&mut answers, &mut unheard).now_or_never();
         self.finish_release(bid, wake, answers, unheard);
     }
 
@@ -116,11 +113,7 @@ impl<N: Node> Client<N> {
         }
         let (client, bid) = (self.clone(), Arc::clone(bid));
         self.spawn(async move {
-            while let Some((index, answer)) = answers.next().await {
-                if answer == Err(NodeError::Timeout) {
-                    unheard.push(index);
-                }
-            }
+            collect_unheard(&mut answers, &mut unheard).await;
             for pause in RELEASE_PAUSES {
                 if unheard.is_empty() {
                     return;
@@ -130,11 +123,7 @@ impl<N: Node> Client<N> {
                     return;
                 }
                 let mut answers = client.ask_release(&bid, std::mem::take(&mut unheard), wake);
-                while let Some((index, answer)) = answers.next().await {
-                    if answer == Err(NodeError::Timeout) {
-                        unheard.push(index);
-                    }
-                }
+                collect_unheard(&mut answers, &mut unheard).await;
             }
         });
     }
@@ -154,5 +143,17 @@ impl<N: Node> Client<N> {
     /// queue.
     pub(super) fn has_just_passed(&self, key: &LockKey) -> bool {
         self.passed().get(key).is_some_and(|at| at.elapsed() < HEAD_START)
+    }
+}
+
+/// Takes note of the nodes that do not answer in time. Loses nothing when dropped.
+async fn collect_unheard<F>(answers: &mut Answers<F>, unheard: &mut Vec<usize>)
+where
+    F: Future<Output = (usize, Result<Freed, NodeError>)>,
+{
+    while let Some((index, answer)) = answers.next().await {
+        if answer == Err(NodeError::Timeout) {
+            unheard.push(index);
+        }
     }
 }
