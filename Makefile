@@ -25,7 +25,7 @@ unit: ## Unit and doc tests, model, simulation, and the engine on real Redis ser
 
 .PHONY: sim
 sim: ## The engine in simulation, over many more schedules of faults (N=100000, FROM=seed to begin with)
-	SIM_SEEDS=$(or $(N),100000) SIM_FROM=$(or $(FROM),0) cargo test --profile sim --test sim no_two -- --nocapture
+	SIM_SEEDS=$(or $(N),100000) SIM_FROM=$(or $(FROM),0) cargo test --profile sim -p redlock-engine --test sim no_two -- --nocapture
 
 .PHONY: interop
 interop: ## The engine beside other RedLock libraries: redsync, node-redlock (TEST=name: only those)

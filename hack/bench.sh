@@ -2,7 +2,7 @@
 # Benchmarks: our engine and other lock libraries in one run on the same Redis servers, and the engine's inner loops.
 # Usage: bench.sh [--quick] [--only PEER,...] [--seconds S] [--rounds R] [--no-inner] [--publish]
 #   --quick     about three minutes: fewer peers, short windows, two faults
-#   --only      these peers only (none: our engine alone); the names are in benches/peers/README.md
+#   --only      these peers only (none: our engine alone); the names are in redlock/benches/peers/README.md
 #   --seconds   measured seconds per cell (3)
 #   --rounds    measure each cell so often, and report the median (1)
 #   --no-inner  leave out the inner loops
@@ -53,19 +53,19 @@ need_packages "${needs[@]}"
 
 mkdir -p "$out/build"
 say "building the engine"
-engine=$(cargo build --quiet --profile bench --bench engine --message-format=json-render-diagnostics \
+engine=$(cargo build --quiet --profile bench -p redlock-engine --bench engine --message-format=json-render-diagnostics \
   | jq -r 'select(.reason == "compiler-artifact" and .target.name == "engine") | .executable')
 [[ -x $engine ]] || die "the engine's benchmark was not built"
 
 say "measuring: $out/results.jsonl"
-PEERS_BUILD_DIR=$PWD/$out/build benches/peers/run.sh "${plan[@]}" --extra "$engine" --extra-name redlock-operator \
+PEERS_BUILD_DIR=$PWD/$out/build redlock/benches/peers/run.sh "${plan[@]}" --extra "$engine" --extra-name redlock-operator \
   --out "$out/results.jsonl"
 "$out/build/go/peers" report redlock-operator "$out/results.jsonl" >"$out/report.md"
 say "report: $out/report.md"
 
 if ((inner)); then
   say "inner loops: $out/inner.txt"
-  cargo bench --quiet --bench inner | tee "$out/inner.txt"
+  cargo bench --quiet -p redlock-engine --bench inner | tee "$out/inner.txt"
 fi
 
 if ((publish)); then

@@ -109,11 +109,11 @@ take_lock() {
 }
 
 lose_a_master() {
-  step "one of the five masters dies: the lock stays held, and the node must wait until it can do no harm"
+  step "one of the five masters dies: the lock stays held, and the master must wait until it can do no harm"
   local before after
   before=$(field "dlock/$holder" fencingToken)
   show kubectl -n "$DEMO" delete pod main-1 --now
-  wait_until 30 test_returning || die "status.returning names no node after 30 s"
+  wait_until 30 test_returning || die "status.returning names no master after 30 s"
   show kubectl -n "$DEMO" get rlc main -o wide
   # Until it is renewed without the lost master, it could be held by what was proven before.
   renewed=$(field "dlock/$holder" renewTime)

@@ -30,4 +30,4 @@ acquire_cluster
 load_image "$image"
 say "end-to-end tests"
 E2E_OPERATOR_IMAGE=$(image_tag) E2E_REDIS_IMAGE=${REDIS_IMAGE:-} \
-  cargo test --test e2e -- --test-threads="${E2E_THREADS:-4}" "$@"
+  cargo test -p redlock-operator --test e2e -- --test-threads="${E2E_THREADS:-4}" "$@"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # interop.sh [NAME]: the engine beside other RedLock libraries, those tests whose name contains NAME. Builds the
-# libraries' contenders, as pinned in tests/interop, into target/interop.
+# libraries' contenders, as pinned in redlock/tests/interop, into target/interop.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . hack/lib/say.sh
@@ -9,10 +9,10 @@ build=$PWD/target/interop
 mkdir -p "$build/node-redlock"
 
 say "building the contender of redsync"
-(cd tests/interop/redsync && go build -mod=readonly -o "$build/redsync" .)
+(cd redlock/tests/interop/redsync && go build -mod=readonly -o "$build/redsync" .)
 
 say "installing the contender of node-redlock"
-cp tests/interop/node-redlock/{main.js,package.json,package-lock.json} "$build/node-redlock/"
+cp redlock/tests/interop/node-redlock/{main.js,package.json,package-lock.json} "$build/node-redlock/"
 # A copy of the lock file, made when all that it names is installed.
 installed=$build/node-redlock/node_modules/.installed
 if ! cmp -s "$build/node-redlock/package-lock.json" "$installed"; then
@@ -21,5 +21,5 @@ if ! cmp -s "$build/node-redlock/package-lock.json" "$installed"; then
 fi
 
 say "interop tests"
-cargo build --example interop-contender
-cargo test --test interop -- --show-output "$@"
+cargo build -p redlock-engine --example interop-contender
+cargo test -p redlock-engine --test interop -- --show-output "$@"

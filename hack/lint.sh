@@ -9,7 +9,7 @@ cargo fmt --check
 say "clippy"
 cargo clippy --quiet --all-targets -- -D warnings
 say "shellcheck"
-mapfile -t scripts < <(find hack .ci benches -name '*.sh' -o -path .ci/run)
+mapfile -t scripts < <(find hack .ci redlock/benches -name '*.sh' -o -path .ci/run)
 shellcheck "${scripts[@]}"
 
 for chart in charts/*/; do

@@ -36,7 +36,7 @@ install_rust() {
 
 check_node() {
   local wanted found
-  wanted=$(sed -n 's/.*"node": ">=\([0-9]*\)".*/\1/p' tests/interop/node-redlock/package.json)
+  wanted=$(sed -n 's/.*"node": ">=\([0-9]*\)".*/\1/p' redlock/tests/interop/node-redlock/package.json)
   found=$(node --version)
   found=${found#v}
   ((${found%%.*} >= wanted)) || die "Node $found is too old: an interop test needs Node $wanted or newer" \
@@ -47,6 +47,6 @@ need_packages make:make gcc:gcc 'libc6-dev:/usr/lib/*/libc.a' ca-certificates:/e
   git:git shellcheck:shellcheck redis-server:redis-server redis-tools:redis-cli jq:jq nodejs:node npm:npm \
   'libfaketime:/usr/lib/*/faketime/libfaketimeMT.so.1'
 install_rust
-need_go 'an interop test' tests/interop/redsync/go.mod
+need_go 'an interop test' redlock/tests/interop/redsync/go.mod
 check_node
 if [[ ${USE_EXISTING_CLUSTER:-} != 1 ]]; then hack/cluster/cluster.sh requirements; fi

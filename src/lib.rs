@@ -2,7 +2,6 @@
 //!
 //! # Layout
 //! - [`api`]: the kinds `RedisLockCluster` and `DistributedLock`
-//! - [`redlock`]: the lock engine; knows nothing of Kubernetes
 //! - [`cluster`]: controller of `RedisLockCluster`: keeps the masters, keeps a crashed one out until it can do no harm
 //! - [`lock`]: controller of `DistributedLock`: takes, keeps, observes and gives back locks
 //! - [`operator`]: wiring of both controllers: leadership, health, metrics, events, shutdown
@@ -17,4 +16,3 @@ pub mod cluster;
 pub mod duration;
 pub mod lock;
 pub mod operator;
-pub mod redlock;

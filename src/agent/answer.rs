@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::redlock::{Observation, Owner};
+use redlock_engine::{Observation, Owner};
 
 /// The answer to `GET /`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

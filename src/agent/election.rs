@@ -10,7 +10,7 @@ use tracing::{info, warn};
 
 use super::answer::{Answer, Held, Knowledge};
 use super::metrics::Metrics;
-use crate::redlock::{Client, Grant, Lease, LeaseOptions, LeaseState, LockKey, Loss, Reason, Wait};
+use redlock_engine::{Client, Grant, Lease, LeaseOptions, LeaseState, LockKey, Loss, Reason, Wait};
 
 /// How old the knowledge of who leads may be before it is read again.
 const FRESH: Duration = Duration::from_secs(1);

@@ -24,8 +24,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::redlock::{Client, LeaseOptions, LockKey, RedisNode, Renewal};
 use election::Candidate;
+use redlock_engine::{Client, LeaseOptions, LockKey, RedisMaster, Renewal};
 use secret::{Secret, SecretError};
 
 /// What the agent is told.
@@ -125,8 +125,8 @@ pub async fn serve(options: Options, listener: TcpListener, stop: CancellationTo
     let secret = Secret::read(&options.secret_dir)?;
     let key = LockKey::new(&secret.namespace, &options.lock).map_err(|e| Error::Options(format!("--lock: {e}")))?;
     let lease = lease_options(&options, secret.max_ttl)?;
-    info!(%key, identity = lease.identity, ttl = ?lease.ttl, nodes = secret.endpoints.len(), "contending");
-    let client = Client::new(secret.endpoints.into_iter().map(RedisNode::connect), secret.node_timeout);
+    info!(%key, identity = lease.identity, ttl = ?lease.ttl, masters = secret.endpoints.len(), "contending");
+    let client = Client::new(secret.endpoints.into_iter().map(RedisMaster::connect), secret.call_timeout);
     let candidate = Candidate::new(client, key, lease);
     let server = axum::serve(listener, http::router(candidate.clone()));
     tokio::select! {

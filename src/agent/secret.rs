@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::duration;
-use crate::redlock::{Address, Credentials, Endpoint, Marker};
+use redlock_engine::{Address, Credentials, Endpoint, Marker};
 
 /// What the agent needs of the Secret. User and password stay in their files and are read at each connection, so that a
 /// rotated password is taken up.
@@ -19,7 +19,7 @@ pub struct Secret {
     /// Longest lease that the masters grant.
     pub max_ttl: Duration,
     /// Limit on a call to one master.
-    pub node_timeout: Duration,
+    pub call_timeout: Duration,
 }
 
 /// Why the Secret cannot be used. Never shows what is in it, beyond what is no secret.
@@ -74,7 +74,7 @@ impl Secret {
         let credentials = Credentials::Files { username: dir.join("username"), password: dir.join("password") };
         let endpoints = parse_endpoints(&text("endpoints")?, &credentials).map_err(invalid("endpoints"))?;
         let namespace = text("namespace")?;
-        Ok(Self { endpoints, namespace, max_ttl: duration("max-ttl")?, node_timeout: duration("node-timeout")? })
+        Ok(Self { endpoints, namespace, max_ttl: duration("max-ttl")?, call_timeout: duration("call-timeout")? })
     }
 }
 
@@ -117,7 +117,7 @@ mod tests {
             ("password", "hunter2"),
             ("namespace", "shop"),
             ("max-ttl", "60s"),
-            ("node-timeout", "50ms\n"),
+            ("call-timeout", "50ms\n"),
         ];
         for (file, content) in files {
             match changes.iter().find(|(changed, _)| *changed == file) {
@@ -143,7 +143,7 @@ mod tests {
         );
         assert!(secret.endpoints.iter().all(|e| e.marker == Marker::Required));
         assert_eq!(secret.namespace, "shop");
-        assert_eq!((secret.max_ttl, secret.node_timeout), (Duration::from_secs(60), Duration::from_millis(50)));
+        assert_eq!((secret.max_ttl, secret.call_timeout), (Duration::from_secs(60), Duration::from_millis(50)));
         assert!(!format!("{secret:?}").contains("hunter2"));
     }
 
@@ -158,7 +158,7 @@ mod tests {
             ("endpoints", Some("main-0=main-0.locks.svc:0"), "is not name=host:port"),
             ("endpoints", Some("a=host:6379\nb=host:6379"), "for the second time"),
             ("max-ttl", Some("60"), "write it as"),
-            ("node-timeout", Some("0s"), "more than zero"),
+            ("call-timeout", Some("0s"), "more than zero"),
         ] {
             let dir = mounted(&[(file, content)]);
             let error = Secret::read(dir.path()).unwrap_err().to_string();

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 pub const DEFAULT_MAX_TTL: StdDuration = StdDuration::from_secs(60);
 /// What the default restart delay adds to `maxTTL`: how far the clocks of the operator's machines may be apart.
 pub const RESTART_DELAY_MARGIN: StdDuration = StdDuration::from_secs(5);
-/// Limit on one call to one node when the cluster does not say otherwise.
-pub const DEFAULT_NODE_TIMEOUT: StdDuration = StdDuration::from_millis(50);
+/// Limit on one call to one master when the cluster does not say otherwise.
+pub const DEFAULT_CALL_TIMEOUT: StdDuration = StdDuration::from_millis(50);
 
 /// Independent Redis masters that keep locks by majority (the RedLock algorithm).
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -31,7 +31,7 @@ pub const DEFAULT_NODE_TIMEOUT: StdDuration = StdDuration::from_millis(50);
     printcolumn(name = "Quorum", type_ = "integer", json_path = ".status.quorum"),
     printcolumn(name = "Max TTL", type_ = "string", json_path = ".spec.maxTTL", priority = 1),
     printcolumn(name = "Returning", type_ = "string", json_path = ".status.returning", priority = 1,
-        description = "Nodes that are kept out until their restart delay is over, and until when"),
+        description = "Masters that are kept out until their restart delay is over, and until when"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("self.metadata.name.size() <= 50")
         .message("metadata.name must have at most 50 characters: the names of pods and Services are made from it"),
@@ -42,19 +42,19 @@ pub const DEFAULT_NODE_TIMEOUT: StdDuration = StdDuration::from_millis(50);
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new(
     "!has(self.restartDelay) || duration(self.restartDelay) >= duration(has(self.maxTTL) ? self.maxTTL : '60s')"
-).message("restartDelay must be at least maxTTL (60s by default): a restarted node may vote again only when every lease that it could have forgotten is over").field_path(".restartDelay"))]
+).message("restartDelay must be at least maxTTL (60s by default): a restarted master may vote again only when every lease that it could have forgotten is over").field_path(".restartDelay"))]
 #[x_kube(validation = Rule::new(
     "duration(has(self.maxTTL) ? self.maxTTL : '60s') >= duration(has(oldSelf.maxTTL) ? oldSelf.maxTTL : '60s')"
 ).message("maxTTL cannot shrink (60s by default): leases of the longer time may be held").field_path(".maxTTL"))]
 pub struct RedisLockClusterSpec {
-    /// Number of independent masters (N). Locks need floor(N/2)+1 of them. 1 is a plain single-node lock without
-    /// tolerance; 3 survives one lost node, 5 two, 7 three. Cannot be changed: a majority of the old N and one of the
-    /// new N need not share a node.
+    /// Number of independent masters (N). Locks need floor(N/2)+1 of them. 1 is a plain single-master lock without
+    /// tolerance; 3 survives one lost master, 5 two, 7 three. Cannot be changed: a majority of the old N and one of the
+    /// new N need not share a master.
     #[x_kube(validation = Rule::new("self in [1, 3, 5, 7]")
-        .message("nodes must be 1, 3, 5 or 7: an even number tolerates no more failures than the odd one below it"))]
+        .message("masters must be 1, 3, 5 or 7: an even number tolerates no more failures than the odd one below it"))]
     #[x_kube(validation = Rule::new("self == oldSelf")
-        .message("nodes cannot be changed while the cluster exists: create a second RedisLockCluster and move the locks"))]
-    pub nodes: i32,
+        .message("masters cannot be changed while the cluster exists: create a second RedisLockCluster and move the locks"))]
+    pub masters: i32,
 
     /// Container image of Redis 7 or later, or Valkey. Absent: the operator's default (`--redis-image`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -69,7 +69,7 @@ pub struct RedisLockClusterSpec {
         .message("maxTTL must be a duration from 1s to 24h, such as 60s or 5m"))]
     pub max_ttl: Option<Duration>,
 
-    /// How long a node that crashed, was deleted or lost its data stays away before it may vote again. Default: maxTTL
+    /// How long a master that crashed, was deleted or lost its data stays away before it may vote again. Default: maxTTL
     /// plus 5s. The 5s cover clocks that disagree between the machines an operator runs on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
@@ -77,12 +77,12 @@ pub struct RedisLockClusterSpec {
         .message("restartDelay must be a duration of at most 48h, such as 65s"))]
     pub restart_delay: Option<Duration>,
 
-    /// Limit on one call to one node, 5ms to 1s; default 50ms. A node that takes longer gives no vote.
+    /// Limit on one call to one master, 5ms to 1s; default 50ms. A master that takes longer gives no vote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     #[x_kube(validation = Rule::new("duration(self) >= duration('5ms') && duration(self) <= duration('1s')")
-        .message("nodeTimeout must be a duration from 5ms to 1s, such as 50ms"))]
-    pub node_timeout: Option<Duration>,
+        .message("callTimeout must be a duration from 5ms to 1s, such as 50ms"))]
+    pub call_timeout: Option<Duration>,
 
     /// From which namespaces `DistributedLock`s may use this cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -119,23 +119,23 @@ pub struct RedisLockClusterStatus {
     /// Summary in a word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<ClusterPhase>,
-    /// Armed nodes of all, such as `5/5`.
+    /// Armed masters of all, such as `5/5`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<String>,
-    /// Votes that a lock needs: floor(nodes/2)+1.
+    /// Votes that a lock needs: floor(masters/2)+1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quorum: Option<i32>,
-    /// Nodes that wait out their restart delay, and until when, in one line for `kubectl get -o wide`.
+    /// Masters that wait out their restart delay, and until when, in one line for `kubectl get -o wide`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub returning: Option<String>,
     /// `metadata.generation` that this status speaks of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// A row per node. Besides informing, it is the record that keeps a crashed node out across operator restarts.
+    /// A row per master. Besides informing, it is the record that keeps a crashed master out across operator restarts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = 7))]
-    pub nodes: Vec<NodeStatus>,
+    pub masters: Vec<MasterStatus>,
     /// `Available` (a majority is armed), `Ready` (all are armed), `Progressing`, `ConfigValid`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
@@ -145,25 +145,25 @@ pub struct RedisLockClusterStatus {
 /// Summary of a cluster.
 #[derive(schemars::JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ClusterPhase {
-    /// Not every node was armed yet since the cluster was created.
+    /// Not every master was armed yet since the cluster was created.
     Pending,
-    /// Every node votes.
+    /// Every master votes.
     Ready,
-    /// A majority votes, but not every node.
+    /// A majority votes, but not every master.
     Degraded,
     /// Less than a majority votes: no lock can be granted.
     Unavailable,
 }
 
-/// One node of a cluster.
+/// One master of a cluster.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct NodeStatus {
-    /// Name of the node, its pod and its Service: `<cluster>-<index>`.
+pub struct MasterStatus {
+    /// Name of the master, its pod and its Service: `<cluster>-<index>`.
     pub name: String,
-    /// Where the node stands.
-    pub state: NodeState,
-    /// DNS name and port of the node's Service.
+    /// Where the master stands.
+    pub state: MasterState,
+    /// DNS name and port of the master's Service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
     /// UID of the pod that this row speaks of; of the last one while there is none.
@@ -173,27 +173,27 @@ pub struct NodeStatus {
     /// marker is written: a server with this `run_id` and no marker has lost its data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<String>,
-    /// Since when the server has been armed without a break. A rolling change waits until every node has been armed for
+    /// Since when the server has been armed without a break. A rolling change waits until every master has been armed for
     /// maxTTL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub armed_since: Option<MicroTime>,
-    /// How often the node went away or lost its data since the cluster was created.
+    /// How often the master went away or lost its data since the cluster was created.
     #[serde(default)]
     pub crashes: i64,
-    /// When the operator last saw that the node had gone, or had lost its data.
+    /// When the operator last saw that the master had gone, or had lost its data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_crash_time: Option<MicroTime>,
-    /// Until when the node is kept out: `lastCrashTime` plus the restart delay.
+    /// Until when the master is kept out: `lastCrashTime` plus the restart delay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart_not_before: Option<MicroTime>,
-    /// Why the node is in this state, for people.
+    /// Why the master is in this state, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
-/// Where a node stands.
+/// Where a master stands.
 #[derive(schemars::JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum NodeState {
+pub enum MasterState {
     /// Its pod is being created or is starting.
     Starting,
     /// It votes.
@@ -204,14 +204,14 @@ pub enum NodeState {
     Terminating,
     /// Its pod runs, but the operator cannot reach it.
     Unreachable,
-    /// It runs, but not as a lock node must (a replica, an eviction policy, foreign data): it is not armed.
+    /// It runs, but not as a lock master must (a replica, an eviction policy, foreign data): it is not armed.
     Misconfigured,
 }
 
-impl NodeStatus {
-    /// A node of which nothing more is known.
+impl MasterStatus {
+    /// A master of which nothing more is known.
     #[must_use]
-    pub fn new(name: &str, state: NodeState) -> Self {
+    pub fn new(name: &str, state: MasterState) -> Self {
         Self {
             name: name.to_owned(),
             state,
@@ -234,17 +234,17 @@ impl RedisLockClusterSpec {
         self.max_ttl.map_or(DEFAULT_MAX_TTL, Into::into)
     }
 
-    /// How long a node that went away is kept out. Never less than [`Self::max_ttl`], whatever was stored.
+    /// How long a master that went away is kept out. Never less than [`Self::max_ttl`], whatever was stored.
     #[must_use]
     pub fn restart_delay(&self) -> StdDuration {
         let delay = self.restart_delay.map_or(self.max_ttl() + RESTART_DELAY_MARGIN, Into::into);
         delay.max(self.max_ttl())
     }
 
-    /// Limit on one call to one node.
+    /// Limit on one call to one master.
     #[must_use]
-    pub fn node_timeout(&self) -> StdDuration {
-        self.node_timeout.map_or(DEFAULT_NODE_TIMEOUT, Into::into)
+    pub fn call_timeout(&self) -> StdDuration {
+        self.call_timeout.map_or(DEFAULT_CALL_TIMEOUT, Into::into)
     }
 
     /// Whether a `DistributedLock` of `namespace` may use this cluster, which lives in `own`.

@@ -3,17 +3,17 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-/// `RedisLockCluster`: a majority of the nodes votes, so locks can be granted.
+/// `RedisLockCluster`: a majority of the masters votes, so locks can be granted.
 pub const AVAILABLE: &str = "Available";
-/// `RedisLockCluster`: every node votes.
+/// `RedisLockCluster`: every master votes.
 pub const READY: &str = "Ready";
-/// `RedisLockCluster`: something is on its way (a node starts, or waits out its delay).
+/// `RedisLockCluster`: something is on its way (a master starts, or waits out its delay).
 pub const PROGRESSING: &str = "Progressing";
 /// Both kinds: the spec can be carried out.
 pub const CONFIG_VALID: &str = "ConfigValid";
 /// `DistributedLock`: somebody holds it (with `spec.holder`: this resource does). `Unknown` where it cannot be proven.
 pub const HELD: &str = "Held";
-/// `DistributedLock`: its cluster exists and a majority of the nodes answers.
+/// `DistributedLock`: its cluster exists and a majority of the masters answers.
 pub const CLUSTER_AVAILABLE: &str = "ClusterAvailable";
 
 /// Status of a condition.

@@ -89,7 +89,7 @@ pub struct ClusterRef {
     "!has(self.renewEvery) || duration(self.renewEvery) + duration(self.renewEvery) <= duration(has(self.ttl) ? self.ttl : '30s')"
 ).message("renewEvery must be at most half of ttl (30s by default), so that one failed renewal does not lose the lock").field_path(".renewEvery"))]
 pub struct LeaseSpec {
-    /// Time to live of the lock on each node, 1s to 24h and at most the cluster's maxTTL; default 30s. If its keeper dies,
+    /// Time to live of the lock on each master, 1s to 24h and at most the cluster's maxTTL; default 30s. If its keeper dies,
     /// the lock is free after this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
@@ -131,7 +131,7 @@ pub struct DistributedLockStatus {
     /// What was left of the lease at `renewTime`, such as `29.7s`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validity: Option<String>,
-    /// Nodes that held the lease of all, such as `5/5`, as of `renewTime`.
+    /// Masters that held the lease of all, such as `5/5`, as of `renewTime`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub votes: Option<String>,
     /// How often the key changed hands as far as this resource saw.
@@ -151,7 +151,7 @@ pub struct DistributedLockStatus {
 pub enum LockPhase {
     /// Not yet tried, or nobody holds it (a lock that pods hold).
     Pending,
-    /// Another holds the key, or less than a majority of nodes answers; tried again until granted.
+    /// Another holds the key, or less than a majority of masters answers; tried again until granted.
     Waiting,
     /// Held: by this resource, or, without `spec.holder`, by the pod in `status.holder`.
     Held,

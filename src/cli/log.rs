@@ -12,7 +12,7 @@ pub struct LogArgs {
     /// Form of the log.
     #[arg(long, env = "REDLOCK_LOG_FORMAT", value_enum, default_value_t = Format::Text)]
     log_format: Format,
-    /// What to log: a level (error, warn, info, debug, trace) or a filter such as `info,redlock_operator::redlock=debug`.
+    /// What to log: a level (error, warn, info, debug, trace) or a filter such as `info,redlock_engine=debug`.
     #[arg(long, visible_alias = "log", env = "RUST_LOG", default_value = "info", value_parser = parse_filter)]
     log_level: String,
 }

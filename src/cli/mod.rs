@@ -60,7 +60,7 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct OperatorArgs {
-    /// Image of the nodes of a RedisLockCluster that names none: Redis 7 or later, or Valkey.
+    /// Image of the masters of a RedisLockCluster that names none: Redis 7 or later, or Valkey.
     #[arg(long, env = "REDLOCK_REDIS_IMAGE", default_value = "redis:7.4-alpine", value_parser = NonEmptyStringValueParser::new())]
     redis_image: String,
     /// Where to answer over HTTP: /livez, /readyz, /metrics.

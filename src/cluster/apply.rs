@@ -18,17 +18,17 @@ use super::error::Error;
 use super::names;
 use super::resolve::{Found, Object};
 use super::snapshot::{Facts, ServerFound, Slot};
-use crate::api::cluster::{NodeState, NodeStatus};
+use crate::api::cluster::{MasterState, MasterStatus};
 use crate::operator::Context;
 
-/// Which users this process has set on which server: by node, its `run_id` and the clients.
+/// Which users this process has set on which server: by master, its `run_id` and the clients.
 pub type KnownClients = HashMap<String, (String, Clients)>;
 
-/// What became of the nodes.
+/// What became of the masters.
 #[derive(Debug)]
 pub struct Applied {
     /// Their records.
-    pub rows: Vec<NodeStatus>,
+    pub rows: Vec<MasterStatus>,
     /// Something did not work out and should be tried again soon.
     pub retry: bool,
 }
@@ -42,15 +42,15 @@ pub async fn apply(
     known: &mut KnownClients,
 ) -> Result<Applied, Error> {
     let key = apply_secret(operator, found).await?;
-    for (node, service) in found.nodes.iter().zip(&found.services) {
-        apply_service(operator, found, &node.name, service).await?;
+    for (master, service) in found.masters.iter().zip(&found.services) {
+        apply_service(operator, found, &master.name, service).await?;
     }
     let clients = Clients::of(&key, &found.namespaces);
 
     let mut applied = Applied { rows: Vec::new(), retry: false };
     for (index, mut decision) in decisions.into_iter().enumerate() {
-        let node = &found.nodes[index];
-        let facts = match &node.server {
+        let master = &found.masters[index];
+        let facts = match &master.server {
             ServerFound::Up(facts) => Some(facts),
             _ => None,
         };
@@ -58,12 +58,12 @@ pub async fn apply(
         let server = facts.zip(found.admins[index].clone());
         let outcome = match (decision.action, server) {
             (Action::Create, _) => {
-                let pod = build::pod(&found.cluster, &node.name, image);
+                let pod = build::pod(&found.cluster, &master.name, image);
                 create_pod(operator, &pod, &mut decision).await?
             }
             (Action::Delete, _) => delete_pod(operator, found, index).await?,
             (Action::Arm, Some(server)) => arm(operator, found, server, &clients, known, &mut decision).await?,
-            (Action::Nothing, Some(server)) if decision.row.state == NodeState::Armed => {
+            (Action::Nothing, Some(server)) if decision.row.state == MasterState::Armed => {
                 keep(operator, found, server, &clients, known, &decision.row).await?
             }
             _ => Outcome::Done,
@@ -98,10 +98,10 @@ async fn apply_secret(operator: &Context, found: &Found) -> Result<RootKey, Erro
     Ok(key)
 }
 
-async fn apply_service(operator: &Context, found: &Found, node: &str, live: &Slot<Service>) -> Result<(), Error> {
+async fn apply_service(operator: &Context, found: &Found, master: &str, live: &Slot<Service>) -> Result<(), Error> {
     let started_at = live.ours().and_then(|service| service.annotations().get(names::STARTED_AT_ANNOTATION));
     let started_at = started_at.cloned().unwrap_or_else(|| jiff::Timestamp::now().to_string());
-    let wanted = build::service(&found.cluster, node, &started_at);
+    let wanted = build::service(&found.cluster, master, &started_at);
     match live {
         Slot::Free => create(operator, &wanted).await.map(|_| ()),
         Slot::Ours(live) => update(operator, live, &wanted).await,
@@ -115,7 +115,7 @@ async fn create_pod(operator: &Context, pod: &Pod, decision: &mut Decision) -> R
             decision.created(pod.uid().unwrap_or_default());
             Ok(Outcome::Done)
         }
-        // A quota or an admission policy refuses it: the other nodes do not suffer for it.
+        // A quota or an admission policy refuses it: the other masters do not suffer for it.
         Err(Error::Kube { source, .. }) if matches!(*source, kube::Error::Api(_)) => {
             decision.row.message = Some(format!("its pod cannot be created: {source}"));
             Ok(Outcome::Retry)
@@ -125,17 +125,17 @@ async fn create_pod(operator: &Context, pod: &Pod, decision: &mut Decision) -> R
 }
 
 async fn delete_pod(operator: &Context, found: &Found, index: usize) -> Result<Outcome, Error> {
-    let node = &found.nodes[index];
-    let Some(pod) = node.pod.ours() else { return Ok(Outcome::Done) };
+    let master = &found.masters[index];
+    let Some(pod) = master.pod.ours() else { return Ok(Outcome::Done) };
     lead(operator)?;
-    // This very pod, and without force: on a machine that does not answer the object stays, and with it the node's place.
+    // This very pod, and without force: on a machine that does not answer the object stays, and with it the master's place.
     let preconditions = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
     let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
     let namespace = found.cluster.namespace().unwrap_or_default();
-    match Api::<Pod>::namespaced(operator.client.clone(), &namespace).delete(&node.name, &params).await {
+    match Api::<Pod>::namespaced(operator.client.clone(), &namespace).delete(&master.name, &params).await {
         Ok(_) => Ok(Outcome::Done),
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(Outcome::Done),
-        Err(source) => Err(Error::kube("delete", format!("Pod {}", node.name), source)),
+        Err(source) => Err(Error::kube("delete", format!("Pod {}", master.name), source)),
     }
 }
 
@@ -174,7 +174,7 @@ async fn keep(
     (facts, mut admin): (&Facts, Admin),
     clients: &Clients,
     known: &mut KnownClients,
-    row: &NodeStatus,
+    row: &MasterStatus,
 ) -> Result<Outcome, Error> {
     let max_ttl = found.cluster.spec.max_ttl();
     let same_cap = facts.marker.as_ref().is_some_and(|marker| marker.cap_millis == max_ttl.as_millis());
@@ -199,7 +199,7 @@ async fn keep(
             Ok(Outcome::Done)
         }
         Err(error) => {
-            tracing::warn!(node = row.name, %error, "failed to set the users of a node");
+            tracing::warn!(master = row.name, %error, "failed to set the users of a master");
             Ok(Outcome::Retry)
         }
     }

@@ -1,4 +1,4 @@
-//! The operator's side of a node's Redis server: what it says of itself, letting it vote, and who may log in.
+//! The operator's side of a master's Redis server: what it says of itself, letting it vote, and who may log in.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use redis::{
 use super::credentials::{Password, RootKey, client_rules};
 use super::names::{CLIENT_USER_PREFIX, EVERY_NAMESPACE, OPERATOR_USER, client_user};
 use super::snapshot::{ArmedMarker, Facts};
-use crate::redlock::key::{ARMED_KEY, PREFIX as KEY_PREFIX};
+use redlock_engine::key::{ARMED_KEY, PREFIX as KEY_PREFIX};
 
 /// Limit on connecting, login included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -21,7 +21,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// What is wrong with a server that has them. Without their number: it could change at each look, and status would be written
 /// each time.
-const FOREIGN_KEYS: &str = "it has keys of unknown origin: a node must serve locks alone";
+const FOREIGN_KEYS: &str = "it has keys of unknown origin: a master must serve locks alone";
 /// Fencing tokens of locks that were not granted for so long are forgotten. No lease is longer, and a token is a time: later
 /// ones are larger without the record.
 const FENCES_KEPT: Duration = Duration::from_secs(24 * 3600);
@@ -261,7 +261,7 @@ fn unfit(info: &str) -> Result<Option<String>, AdminError> {
     Ok(if role != "master" {
         Some(format!("its role is {role}: it must be a master"))
     } else if field(info, "loading")? != "0" {
-        Some("it is loading data: a node must start empty".to_owned())
+        Some("it is loading data: a master must start empty".to_owned())
     } else if policy != "noeviction" {
         Some(format!("its maxmemory-policy is {policy}: it must be noeviction, or held locks would be forgotten"))
     } else {

@@ -21,12 +21,12 @@ use crate::api::RedisLockCluster;
 
 /// User and group of the server: those that the images of Redis make for it.
 const REDIS_ID: i64 = 999;
-/// Name of the container in a node's pod.
+/// Name of the container in a master's pod.
 pub const CONTAINER: &str = "redis";
 /// Name of the container's port.
 const PORT: &str = "redis";
 
-/// CPU and memory of a node's container.
+/// CPU and memory of a master's container.
 #[must_use]
 pub fn resources(cluster: &RedisLockCluster) -> ResourceRequirements {
     let amounts = |all: &[(&str, &str)]| {
@@ -39,7 +39,7 @@ pub fn resources(cluster: &RedisLockCluster) -> ResourceRequirements {
     })
 }
 
-/// The Secret with the root key and the configuration of every node. The key of an existing Secret is passed in again: it is
+/// The Secret with the root key and the configuration of every master. The key of an existing Secret is passed in again: it is
 /// never replaced.
 #[must_use]
 pub fn secret(cluster: &RedisLockCluster, key: &RootKey) -> Secret {
@@ -55,11 +55,11 @@ pub fn secret(cluster: &RedisLockCluster, key: &RootKey) -> Secret {
     }
 }
 
-/// The Service that gives a node its stable address. It leads to a node that is not ready, too: a probe that fails must not
+/// The Service that gives a master its stable address. It leads to a master that is not ready, too: a probe that fails must not
 /// take away a vote that still counts.
 #[must_use]
-pub fn service(cluster: &RedisLockCluster, node: &str, started_at: &str) -> Service {
-    let mut metadata = metadata(cluster, node.to_owned(), Some(node));
+pub fn service(cluster: &RedisLockCluster, master: &str, started_at: &str) -> Service {
+    let mut metadata = metadata(cluster, master.to_owned(), Some(master));
     metadata.annotations = Some(BTreeMap::from([(names::STARTED_AT_ANNOTATION.to_owned(), started_at.to_owned())]));
     Service {
         metadata,
@@ -67,7 +67,7 @@ pub fn service(cluster: &RedisLockCluster, node: &str, started_at: &str) -> Serv
             type_: Some("ClusterIP".to_owned()),
             selector: Some(BTreeMap::from([
                 (names::CLUSTER_LABEL.to_owned(), cluster.name_any()),
-                (names::NODE_LABEL.to_owned(), node.to_owned()),
+                (names::MASTER_LABEL.to_owned(), master.to_owned()),
             ])),
             ports: Some(vec![ServicePort {
                 name: Some(PORT.to_owned()),
@@ -83,14 +83,14 @@ pub fn service(cluster: &RedisLockCluster, node: &str, started_at: &str) -> Serv
     }
 }
 
-/// The pod of a node. `image` is used where the spec names none.
+/// The pod of a master. `image` is used where the spec names none.
 ///
 /// It never restarts by itself (`restartPolicy: Never`), and no probe can kill it: only the operator knows when a restarted
-/// node may vote again, and a server that waits for that is healthy.
+/// master may vote again, and a server that waits for that is healthy.
 #[must_use]
-pub fn pod(cluster: &RedisLockCluster, node: &str, image: &str) -> Pod {
+pub fn pod(cluster: &RedisLockCluster, master: &str, image: &str) -> Pod {
     let spec = pod_spec(cluster, image);
-    let mut metadata = metadata(cluster, node.to_owned(), Some(node));
+    let mut metadata = metadata(cluster, master.to_owned(), Some(master));
     metadata.annotations = Some(BTreeMap::from([(names::SPEC_HASH_ANNOTATION.to_owned(), hash(&spec, cluster))]));
     Pod { metadata, spec: Some(spec), ..Pod::default() }
 }
@@ -125,7 +125,7 @@ fn pod_spec(cluster: &RedisLockCluster, image: &str) -> PodSpec {
         topology_spread_constraints: Some(vec![TopologySpreadConstraint {
             max_skew: 1,
             topology_key: "kubernetes.io/hostname".to_owned(),
-            // A node that shares a machine is better than none: the spread is a wish.
+            // A master that shares a machine is better than none: the spread is a wish.
             when_unsatisfiable: "ScheduleAnyway".to_owned(),
             label_selector: Some(LabelSelector {
                 match_labels: Some(BTreeMap::from([(names::CLUSTER_LABEL.to_owned(), cluster.name_any())])),
@@ -195,11 +195,11 @@ fn container(cluster: &RedisLockCluster, image: &str) -> Container {
     }
 }
 
-fn metadata(cluster: &RedisLockCluster, name: String, node: Option<&str>) -> ObjectMeta {
+fn metadata(cluster: &RedisLockCluster, name: String, master: Option<&str>) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),
         namespace: cluster.namespace(),
-        labels: Some(names::labels(&cluster.name_any(), node)),
+        labels: Some(names::labels(&cluster.name_any(), master)),
         owner_references: Some(vec![OwnerReference {
             api_version: RedisLockCluster::api_version(&()).into_owned(),
             kind: RedisLockCluster::kind(&()).into_owned(),

@@ -12,7 +12,7 @@ const IMAGE: &str = "redis:7.4-alpine";
 fn made(cluster: &RedisLockCluster) -> String {
     let key = RootKey::from_secret(&fixed_secret()).unwrap();
     let objects = (secret(cluster, &key), service(cluster, "votes-0", "then"), pod(cluster, "votes-0", IMAGE));
-    serde_json::to_string(&(objects, names::nodes(cluster), cluster.spec.max_ttl(), cluster.spec.restart_delay()))
+    serde_json::to_string(&(objects, names::masters(cluster), cluster.spec.max_ttl(), cluster.spec.restart_delay()))
         .unwrap()
 }
 
@@ -28,11 +28,11 @@ fn no_field_of_the_spec_is_ignored() {
     assert_eq!(made(&plain), before, "building is deterministic");
     // Taken apart by name, so that a new field does not compile until it is here.
     let crate::api::RedisLockClusterSpec {
-        nodes,
+        masters,
         image,
         max_ttl,
         restart_delay,
-        node_timeout,
+        call_timeout,
         allowed_namespaces,
         resources,
     } = plain.spec.clone();
@@ -42,7 +42,7 @@ fn no_field_of_the_spec_is_ignored() {
         cluster
     };
     let minutes = |n: u64| Some(Duration::from(std::time::Duration::from_secs(60 * n)));
-    assert_ne!(made(&changed(&|c| c.spec.nodes = nodes + 2)), before);
+    assert_ne!(made(&changed(&|c| c.spec.masters = masters + 2)), before);
     assert_eq!(image, None);
     assert_ne!(made(&changed(&|c| c.spec.image = Some("valkey:8".to_owned()))), before);
     assert_eq!(max_ttl, None);
@@ -54,7 +54,7 @@ fn no_field_of_the_spec_is_ignored() {
     let more = ResourceRequirements { limits: Some(limits), ..ResourceRequirements::default() };
     assert_ne!(made(&changed(&|c| c.spec.resources = Some(more.clone()))), before);
     // These two say how clients behave and who may be one; no object of the cluster depends on them.
-    assert_eq!(node_timeout, None);
+    assert_eq!(call_timeout, None);
     assert_eq!(allowed_namespaces, None);
     let all = AllowedNamespaces { from: NamespacesFrom::All };
     assert!(changed(&|c| c.spec.allowed_namespaces = Some(all.clone())).spec.admits("keys", "billing"));
@@ -114,7 +114,7 @@ fn no_secret_is_in_a_pod_but_by_the_file_that_the_server_reads() {
 }
 
 #[test]
-fn a_service_leads_to_its_node_even_while_that_is_not_ready() {
+fn a_service_leads_to_its_master_even_while_that_is_not_ready() {
     let cluster = fixtures::cluster(3);
     let spec = service(&cluster, "votes-1", "then").spec.unwrap();
     let labels = pod(&cluster, "votes-1", IMAGE).metadata.labels.unwrap();
@@ -139,16 +139,16 @@ fn everything_belongs_to_the_cluster() {
 proptest! {
     #[test]
     fn building_never_panics(
-        nodes in any::<i32>().prop_map(|n| n % 1_000),
+        masters in any::<i32>().prop_map(|n| n % 1_000),
         image in proptest::option::of(".{0,40}"),
         memory in ".{0,12}",
         seconds in any::<u64>(),
     ) {
-        let mut cluster = fixtures::cluster(nodes);
+        let mut cluster = fixtures::cluster(masters);
         cluster.spec.image = image;
         cluster.spec.max_ttl = Some(Duration::from(std::time::Duration::from_secs(seconds)));
         let limits = BTreeMap::from([("memory".to_owned(), Quantity(memory))]);
         cluster.spec.resources = Some(ResourceRequirements { limits: Some(limits), ..ResourceRequirements::default() });
-        let _ = (pod(&cluster, "votes-0", IMAGE), secret(&cluster, &RootKey::generate()), names::nodes(&cluster));
+        let _ = (pod(&cluster, "votes-0", IMAGE), secret(&cluster, &RootKey::generate()), names::masters(&cluster));
     }
 }

@@ -1,4 +1,4 @@
-//! The configuration file of a node's Redis server, and how much memory it may use.
+//! The configuration file of a master's Redis server, and how much memory it may use.
 
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -13,9 +13,9 @@ const LEAST_MAX_MEMORY: u64 = 1 << 20;
 
 /// The whole configuration file.
 ///
-/// Nothing is kept on disk: a node that restarts is empty, and is kept out until every lease that it forgot is over. The
-/// default user is off and the clients' users are not in the file: until the operator arms the node, nobody but the operator
-/// can log in. `noeviction`: a full node refuses new locks rather than forgetting held ones.
+/// Nothing is kept on disk: a master that restarts is empty, and is kept out until every lease that it forgot is over. The
+/// default user is off and the clients' users are not in the file: until the operator arms the master, nobody but the operator
+/// can log in. `noeviction`: a full master refuses new locks rather than forgetting held ones.
 #[must_use]
 pub fn redis_conf(operator: &Password, max_memory: u64) -> String {
     let digest = operator.digest();
@@ -40,7 +40,7 @@ user {OPERATOR_USER} on #{digest} ~* &* +@all
 }
 
 /// How many bytes of keys a server may keep: three quarters of the container's memory limit, so that connections and
-/// fragmentation have room and a full node answers with an error instead of being killed.
+/// fragmentation have room and a full master answers with an error instead of being killed.
 #[must_use]
 pub fn max_memory(resources: &ResourceRequirements) -> u64 {
     let limit = resources.limits.as_ref().and_then(|limits| limits.get("memory")).and_then(bytes);

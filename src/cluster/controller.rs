@@ -22,13 +22,13 @@ use super::build;
 use super::decide::{Action, Rules, decide, now};
 use super::error::Error;
 use super::monitor::{Finding, Monitors, Target};
-use super::names::NODE_SELECTOR;
+use super::names::MASTER_SELECTOR;
 use super::resolve::{Found, resolve};
 use super::roll::replace_outdated;
 use super::snapshot::{ServerFound, Slot};
 use super::status::{self, notices, summarize};
 use super::validate::{self, Problem};
-use crate::api::cluster::{NodeState, NodeStatus};
+use crate::api::cluster::{MasterState, MasterStatus};
 use crate::api::{RedisLockCluster, WatchedCluster, WatchedLock};
 use crate::operator::health::CLUSTER_CONTROLLER;
 use crate::operator::{Context, controller_config, error_chain, watch_config};
@@ -37,7 +37,7 @@ use crate::operator::{Context, controller_config, error_chain, watch_config};
 const RECONCILE_LIMIT: Duration = Duration::from_secs(60);
 /// When an idle and healthy cluster is looked at again.
 const IDLE: Duration = Duration::from_secs(600);
-/// When a cluster with a node that does not vote is looked at again, if nothing happens before.
+/// When a cluster with a master that does not vote is looked at again, if nothing happens before.
 const UNHEALTHY: Duration = Duration::from_secs(30);
 /// When something that did not work is tried again.
 const RETRY: Duration = Duration::from_secs(5);
@@ -57,13 +57,13 @@ struct Shared {
 /// What this process knows of a cluster besides its status.
 #[derive(Debug, Default)]
 struct Memory {
-    /// When this process last saw a node gone, by its monotonic clock.
+    /// When this process last saw a master gone, by its monotonic clock.
     gone: HashMap<String, Instant>,
     /// Which users this process has set on which server.
     clients: KnownClients,
 }
 
-/// Runs the controller until `shutdown`. `image`: what nodes run whose cluster names no image.
+/// Runs the controller until `shutdown`. `image`: what masters run whose cluster names no image.
 pub async fn run(operator: Context, image: String, shutdown: CancellationToken) {
     let client = operator.client.clone();
     let controller = Controller::new(Api::<WatchedCluster>::all(client.clone()), watch_config());
@@ -87,8 +87,8 @@ pub async fn run(operator: Context, image: String, shutdown: CancellationToken) 
     let shared = Arc::new(Shared { operator, locks, clusters, listed, monitors, image, memories });
     let reconciles = controller
         .with_config(controller_config())
-        .owns(Api::<Pod>::all(client.clone()), watch_config().labels(NODE_SELECTOR))
-        .owns(Api::<Service>::all(client), watch_config().labels(NODE_SELECTOR))
+        .owns(Api::<Pod>::all(client.clone()), watch_config().labels(MASTER_SELECTOR))
+        .owns(Api::<Service>::all(client), watch_config().labels(MASTER_SELECTOR))
         .reconcile_on(lock_changes)
         .reconcile_on(findings)
         .reconcile_all_on(gained)
@@ -191,7 +191,8 @@ async fn pass(cluster: &RedisLockCluster, shared: &Shared) -> Result<Next, Error
     let mut memory = memory.lock().await;
 
     let Some(mut found) =
-        resolve(&operator.client, &shared.locks, cluster, |node| memory.gone.get(node).map(Instant::elapsed)).await?
+        resolve(&operator.client, &shared.locks, cluster, |master| memory.gone.get(master).map(Instant::elapsed))
+            .await?
     else {
         return Ok(Next::await_change());
     };
@@ -201,17 +202,17 @@ async fn pass(cluster: &RedisLockCluster, shared: &Shared) -> Result<Next, Error
 
     let spec = &found.cluster.spec;
     let rules = Rules { now: now(), restart_delay: spec.restart_delay(), max_ttl: spec.max_ttl() };
-    let mut decisions: Vec<_> = found.nodes.iter().map(|node| decide(&rules, node)).collect();
+    let mut decisions: Vec<_> = found.masters.iter().map(|master| decide(&rules, master)).collect();
     let blocked = problems.iter().any(|problem| problem.blocks_all);
     if !blocked {
-        replace_outdated(&rules, &found.nodes, &mut decisions, &build::spec_hash(&found.cluster, &shared.image));
+        replace_outdated(&rules, &found.masters, &mut decisions, &build::spec_hash(&found.cluster, &shared.image));
     }
     for (decision, service) in decisions.iter_mut().zip(&found.services) {
         if decision.crashed {
             memory.gone.insert(decision.row.name.clone(), Instant::now());
-            operator.metrics.node_crashed(&found.cluster.namespace().unwrap_or_default(), &found.cluster.name_any());
+            operator.metrics.master_crashed(&found.cluster.namespace().unwrap_or_default(), &found.cluster.name_any());
         }
-        // The Service comes before the pod: it is what tells later that the node was started.
+        // The Service comes before the pod: it is what tells later that the master was started.
         let unaddressed = matches!(service, Slot::Foreign(_) | Slot::Orphan);
         if decision.action == Action::Create && (blocked || unaddressed) {
             decision.action = Action::Nothing;
@@ -233,8 +234,8 @@ async fn pass(cluster: &RedisLockCluster, shared: &Shared) -> Result<Next, Error
 
     write_status(operator, &mut found, rows, &problems).await?;
     tell(operator, &found, before.as_ref()).await;
-    let rows = found.cluster.status.as_ref().map(|status| status.nodes.as_slice()).unwrap_or_default();
-    memory.gone.retain(|node, _| rows.iter().any(|row| row.name == *node && row.state != NodeState::Armed));
+    let rows = found.cluster.status.as_ref().map(|status| status.masters.as_slice()).unwrap_or_default();
+    memory.gone.retain(|master, _| rows.iter().any(|row| row.name == *master && row.state != MasterState::Armed));
     shared.monitors.look_after(&found.cluster, targets(&found, rows));
     Ok(Next::requeue(next_look(rows, wake, again)))
 }
@@ -242,7 +243,7 @@ async fn pass(cluster: &RedisLockCluster, shared: &Shared) -> Result<Next, Error
 async fn write_status(
     operator: &Context,
     found: &mut Found,
-    rows: Vec<NodeStatus>,
+    rows: Vec<MasterStatus>,
     problems: &[Problem],
 ) -> Result<(), Error> {
     if !operator.leadership.is_leader() {
@@ -258,38 +259,38 @@ async fn tell(operator: &Context, found: &Found, before: Option<&crate::api::Red
     let mut reference = found.cluster.object_ref(&());
     for notice in notices(before, after) {
         tracing::info!(reason = notice.reason, note = notice.note, "cluster changed");
-        // Events of one object and reason are counted as one: this keeps those of two nodes apart.
-        reference.field_path = notice.node.as_ref().map(|node| format!("status.nodes{{{node}}}"));
+        // Events of one object and reason are counted as one: this keeps those of two masters apart.
+        reference.field_path = notice.master.as_ref().map(|master| format!("status.masters{{{master}}}"));
         operator.events.publish(&reference, notice.kind, notice.reason, "Reconcile", notice.note).await;
     }
-    let armed = after.nodes.iter().filter(|row| row.state == NodeState::Armed).count();
+    let armed = after.masters.iter().filter(|row| row.state == MasterState::Armed).count();
     let namespace = found.cluster.namespace().unwrap_or_default();
-    operator.metrics.set_nodes(&namespace, &found.cluster.name_any(), armed, after.nodes.len());
+    operator.metrics.set_masters(&namespace, &found.cluster.name_any(), armed, after.masters.len());
 }
 
 /// The servers to look after until the next reconcile, each as this one leaves it.
-fn targets(found: &Found, rows: &[NodeStatus]) -> Vec<Target> {
+fn targets(found: &Found, rows: &[MasterStatus]) -> Vec<Target> {
     let Some(key) = &found.key else { return Vec::new() };
     let mut targets = Vec::new();
-    for (node, row) in found.nodes.iter().zip(rows) {
-        let Some(host) = node.pod.ours().and_then(|pod| pod.ip.clone()) else { continue };
-        let finding = match &node.server {
+    for (master, row) in found.masters.iter().zip(rows) {
+        let Some(host) = master.pod.ours().and_then(|pod| pod.ip.clone()) else { continue };
+        let finding = match &master.server {
             ServerFound::NotAsked => continue,
             ServerFound::Unreachable(_) => Finding::Unreachable,
             ServerFound::Refused(_) => Finding::Refused,
-            ServerFound::Up(facts) if facts.is_armed() || row.state == NodeState::Armed => {
+            ServerFound::Up(facts) if facts.is_armed() || row.state == MasterState::Armed => {
                 Finding::Armed(facts.run_id.clone())
             }
             ServerFound::Up(facts) => Finding::NotArmed(facts.run_id.clone()),
         };
-        targets.push(Target { node: node.name.clone(), host, password: key.operator_password(), found: finding });
+        targets.push(Target { master: master.name.clone(), host, password: key.operator_password(), found: finding });
     }
     targets
 }
 
 /// When to look again: when the first delay is over, soon if something did not work, and seldom if all is well.
-fn next_look(rows: &[NodeStatus], wake: Option<Duration>, again: bool) -> Duration {
-    let healthy = rows.iter().all(|row| row.state == NodeState::Armed);
+fn next_look(rows: &[MasterStatus], wake: Option<Duration>, again: bool) -> Duration {
+    let healthy = rows.iter().all(|row| row.state == MasterState::Armed);
     let otherwise = if again {
         RETRY
     } else if healthy {

@@ -10,17 +10,12 @@ use hmac::{Hmac, KeyInit, Mac};
 use k8s_openapi::api::core::v1::Secret;
 use sha2::{Digest, Sha256};
 
-use crate::redlock::key::ARMED_KEY;
+use redlock_engine::permissions;
 
 /// Key of the root key within the Secret.
 pub const ROOT_KEY: &str = "key";
 /// Key of the servers' configuration within the Secret, and name of the mounted file.
 pub const CONFIG_KEY: &str = "redis.conf";
-
-/// What a client of a namespace may run besides reading and writing its locks: no administration, no other key space. Some
-/// of it only other libraries need: the scripts of node-redlock ask by EXISTS whether a lock is free.
-const CLIENT_COMMANDS: &str = "+set +get +exists +del +pttl +pexpire +zadd +zscore +zrank +zrem +zrange +zpopmin +time +publish \
-     +subscribe +unsubscribe +ping +hello +auth +info +evalsha +eval +client|setname +client|id";
 
 /// The secret of a cluster, from which all its passwords follow: 32 random bytes.
 #[derive(Clone, PartialEq, Eq)]
@@ -58,13 +53,13 @@ impl RootKey {
         URL_SAFE_NO_PAD.encode(self.0)
     }
 
-    /// Password of the operator on every node.
+    /// Password of the operator on every master.
     #[must_use]
     pub fn operator_password(&self) -> Password {
         self.derive("operator")
     }
 
-    /// Password of the clients of a namespace on every node.
+    /// Password of the clients of a namespace on every master.
     #[must_use]
     pub fn client_password(&self, namespace: &str) -> Password {
         self.derive(&format!("client/{namespace}"))
@@ -119,17 +114,8 @@ pub(super) fn hexadecimal(bytes: &[u8]) -> String {
 /// `knows_setinfo`: the server has `CLIENT SETINFO` (Redis 7.2, every Valkey). An older one refuses the whole rule for it.
 #[must_use]
 pub fn client_rules(namespace: &str, password: &Password, knows_setinfo: bool) -> Vec<String> {
-    let mut rules: Vec<String> = ["reset", "on"].map(str::to_owned).into();
-    rules.push(format!("#{}", password.digest()));
-    rules.push(format!("~redlock:{namespace}/*"));
-    rules.push(format!("~redlock:{namespace}#fences"));
-    rules.push(format!("~redlock:{namespace}#queue/*"));
-    rules.push(format!("%R~{ARMED_KEY}"));
-    rules.push(format!("&redlock:{namespace}/*"));
-    rules.extend(CLIENT_COMMANDS.split_whitespace().map(str::to_owned));
-    if knows_setinfo {
-        rules.push("+client|setinfo".to_owned());
-    }
+    let mut rules = vec!["reset".to_owned(), "on".to_owned(), format!("#{}", password.digest())];
+    rules.extend(permissions::acl_rules(namespace, knows_setinfo));
     rules
 }
 
@@ -185,26 +171,10 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_limited_to_its_namespace_and_to_the_commands_of_locks() {
-        let rules = client_rules("billing", &RootKey([0; 32]).client_password("billing"), true);
-        assert_eq!(rules[..2], ["reset", "on"]);
-        let reach: Vec<_> = rules.iter().filter(|r| r.contains("redlock:")).map(String::as_str).collect();
-        assert_eq!(
-            reach,
-            [
-                "~redlock:billing/*",
-                "~redlock:billing#fences",
-                "~redlock:billing#queue/*",
-                "%R~redlock:armed",
-                "&redlock:billing/*"
-            ]
-        );
-        assert!(
-            rules.iter().all(|r| !r.contains('@') && r != "+acl" && r != "+flushall" && r != "+config"),
-            "{rules:?}"
-        );
-        assert!(rules.contains(&"+client|setinfo".to_owned()));
-        let old = client_rules("billing", &RootKey([0; 32]).client_password("billing"), false);
-        assert!(!old.contains(&"+client|setinfo".to_owned()));
+    fn a_client_logs_in_with_its_password_alone_and_has_the_rights_of_its_namespace() {
+        let password = RootKey([0; 32]).client_password("billing");
+        let rules = client_rules("billing", &password, true);
+        assert_eq!(rules[..3], ["reset".to_owned(), "on".to_owned(), format!("#{}", password.digest())]);
+        assert_eq!(rules[3..], permissions::acl_rules("billing", true));
     }
 }

@@ -1,17 +1,17 @@
-//! What to do about one node, given its record, its pod and its server. No IO.
+//! What to do about one master, given its record, its pod and its server. No IO.
 //!
 //! # What holds, whatever fails and whenever the operator stops
-//! 1. A pod is created only for a node that was never started, or when the restart delay has passed since the operator saw that
-//!    the former pod was surely gone: no pod object, or its container ended. That the node is being started is recorded before
+//! 1. A pod is created only for a master that was never started, or when the restart delay has passed since the operator saw that
+//!    the former pod was surely gone: no pod object, or its container ended. That the master is being started is recorded before
 //!    its first pod is created. The delay counts by wall clock from the recorded time, so that it survives an operator
 //!    restart, and within one operator process also by the monotonic clock, so that a wall clock that jumps cannot shorten
 //!    it. Assumption: clocks of the machines that the operator runs on agree to within the restart delay less maxTTL.
-//! 2. [`NodeState::Quarantined`] is recorded only for a pod that is surely gone. A pod that is being deleted, or whose machine
+//! 2. [`MasterState::Quarantined`] is recorded only for a pod that is surely gone. A pod that is being deleted, or whose machine
 //!    does not answer, keeps its place until its object is gone.
 //! 3. Only a server that is armed may have voted, and before a server is armed its pod's uid and its `run_id` are in the record.
 //!    So a recorded server without its marker has lost its data, a pod that is not in the record was never armed, and one that
 //!    vanished before it was recorded took nothing along.
-//! 4. A lost record (a wiped status) never counts as a first start: the node's Service tells that it was started before. Nor
+//! 4. A lost record (a wiped status) never counts as a first start: the master's Service tells that it was started before. Nor
 //!    does a cluster that is created while one of the same name is still being removed: leases on that may still be held.
 
 use std::time::Duration;
@@ -20,39 +20,39 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
 use super::snapshot::{Facts, PodFound, ServerFound, Slot, Stage};
-use crate::api::cluster::{NodeState, NodeStatus};
+use crate::api::cluster::{MasterState, MasterStatus};
 
-/// What holds for all nodes of a cluster at one moment.
+/// What holds for all masters of a cluster at one moment.
 #[derive(Clone, Debug)]
 pub struct Rules {
     /// The operator's wall clock.
     pub now: Timestamp,
-    /// How long a node that went away is kept out.
+    /// How long a master that went away is kept out.
     pub restart_delay: Duration,
     /// Longest lease that may be held.
     pub max_ttl: Duration,
 }
 
-/// What is known of one node.
+/// What is known of one master.
 #[derive(Clone, Debug)]
-pub struct NodeFound {
+pub struct MasterFound {
     /// Its name.
     pub name: String,
     /// DNS name and port of its Service.
     pub address: String,
     /// Its record in the status.
-    pub row: Option<NodeStatus>,
+    pub row: Option<MasterStatus>,
     /// Its Service says that it was started at some time.
     pub started_before: bool,
     /// Its pod.
     pub pod: Slot<PodFound>,
     /// Its server.
     pub server: ServerFound,
-    /// Time since this operator process last saw that the node was gone, by its monotonic clock; `None` if it did not.
+    /// Time since this operator process last saw that the master was gone, by its monotonic clock; `None` if it did not.
     pub since_gone: Option<Duration>,
 }
 
-/// What to do about a node, after its new record has been written.
+/// What to do about a master, after its new record has been written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Nothing.
@@ -65,11 +65,11 @@ pub enum Action {
     Arm,
 }
 
-/// What was decided about a node.
+/// What was decided about a master.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
     /// Its new record. It must be written before `action` is carried out.
-    pub row: NodeStatus,
+    pub row: MasterStatus,
     /// What to do then.
     pub action: Action,
     /// It was seen to have gone, or to have lost its data, just now.
@@ -85,33 +85,33 @@ pub fn now() -> Timestamp {
     Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now)
 }
 
-/// Decides about one node.
+/// Decides about one master.
 #[must_use]
-pub fn decide(rules: &Rules, node: &NodeFound) -> Decision {
+pub fn decide(rules: &Rules, master: &MasterFound) -> Decision {
     let mut decision = Decision {
-        row: node.row.clone().unwrap_or_else(|| NodeStatus::new(&node.name, NodeState::Starting)),
+        row: master.row.clone().unwrap_or_else(|| MasterStatus::new(&master.name, MasterState::Starting)),
         action: Action::Nothing,
         crashed: false,
         wake: None,
     };
-    decision.row.address = Some(node.address.clone());
-    match &node.pod {
+    decision.row.address = Some(master.address.clone());
+    match &master.pod {
         Slot::Ours(pod) => match pod.stage {
-            Stage::Ended { deleting } => decision.ended(rules, node, pod, deleting),
+            Stage::Ended { deleting } => decision.ended(rules, master, pod, deleting),
             Stage::Doubtful { deleting } => decision.doubtful(pod, deleting),
-            Stage::Pending | Stage::Running => decision.living(rules, node, pod),
+            Stage::Pending | Stage::Running => decision.living(rules, master, pod),
         },
-        Slot::Free => decision.absent(rules, node, None),
-        Slot::Orphan => decision.displaced(rules, node),
+        Slot::Free => decision.absent(rules, master, None),
+        Slot::Orphan => decision.displaced(rules, master),
         Slot::Foreign(name) => {
-            decision.absent(rules, node, Some(format!("{name} exists and does not belong to this cluster")));
+            decision.absent(rules, master, Some(format!("{name} exists and does not belong to this cluster")));
         }
     }
     decision
 }
 
-/// What is left of a node's delay; `None` when it is over, or was never imposed.
-fn delay_left(rules: &Rules, row: &NodeStatus, since_gone: Option<Duration>) -> Option<Duration> {
+/// What is left of a master's delay; `None` when it is over, or was never imposed.
+fn delay_left(rules: &Rules, row: &MasterStatus, since_gone: Option<Duration>) -> Option<Duration> {
     let until = row.restart_not_before.as_ref()?.0;
     let by_wall_clock = Duration::try_from(until.duration_since(rules.now)).unwrap_or_default();
     let by_monotonic_clock = since_gone.map_or(Duration::ZERO, |since| rules.restart_delay.saturating_sub(since));
@@ -124,37 +124,37 @@ fn later(time: Timestamp, duration: Duration) -> Timestamp {
     time.checked_add(duration).unwrap_or(Timestamp::MAX)
 }
 
-/// Whether the record says that the node is being started for the first time and has no pod yet.
-fn never_started(row: &NodeStatus) -> bool {
-    row.state == NodeState::Starting && row.pod_uid.is_none() && row.last_crash_time.is_none()
+/// Whether the record says that the master is being started for the first time and has no pod yet.
+fn never_started(row: &MasterStatus) -> bool {
+    row.state == MasterState::Starting && row.pod_uid.is_none() && row.last_crash_time.is_none()
 }
 
-/// Whether the record says that the node's pod is gone.
-fn known_gone(row: &NodeStatus) -> bool {
-    row.state == NodeState::Quarantined && row.restart_not_before.is_some()
+/// Whether the record says that the master's pod is gone.
+fn known_gone(row: &MasterStatus) -> bool {
+    row.state == MasterState::Quarantined && row.restart_not_before.is_some()
 }
 
 // === impl Decision ===
 
 impl Decision {
     /// There is no pod of ours. `blocked`: why none can be created now.
-    fn absent(&mut self, rules: &Rules, node: &NodeFound, blocked: Option<String>) {
-        let first = node.row.as_ref().map_or(!node.started_before, never_started);
-        if !first && !node.row.as_ref().is_some_and(known_gone) {
-            let why = match &node.row {
+    fn absent(&mut self, rules: &Rules, master: &MasterFound, blocked: Option<String>) {
+        let first = master.row.as_ref().map_or(!master.started_before, never_started);
+        if !first && !master.row.as_ref().is_some_and(known_gone) {
+            let why = match &master.row {
                 None => "its record was lost, or a former cluster of this name was removed just now",
-                Some(row) if row.state == NodeState::Terminating => "its pod was deleted",
+                Some(row) if row.state == MasterState::Terminating => "its pod was deleted",
                 Some(_) => "its pod is gone",
             };
             self.crash(rules, Some(why.to_owned()));
-            self.row.state = NodeState::Quarantined;
+            self.row.state = MasterState::Quarantined;
         }
         if !first {
             // Follows the spec: a longer delay holds for those that wait already.
             if let Some(crashed) = &self.row.last_crash_time {
                 self.row.restart_not_before = Some(MicroTime(later(crashed.0, rules.restart_delay)));
             }
-            let since_gone = if self.crashed { Some(Duration::ZERO) } else { node.since_gone };
+            let since_gone = if self.crashed { Some(Duration::ZERO) } else { master.since_gone };
             self.wake = delay_left(rules, &self.row, since_gone);
         }
         if self.wake.is_none() {
@@ -165,75 +165,75 @@ impl Decision {
 
     /// The pod of a former cluster of the same name has its place. What it keeps may still be held by somebody, so the delay
     /// counts from when it is gone.
-    fn displaced(&mut self, rules: &Rules, node: &NodeFound) {
+    fn displaced(&mut self, rules: &Rules, master: &MasterFound) {
         let why = "the pod of a former cluster of this name is being removed".to_owned();
-        if node.row.as_ref().is_none_or(|row| never_started(row) || row.state == NodeState::Terminating) {
-            self.row.state = NodeState::Terminating;
+        if master.row.as_ref().is_none_or(|row| never_started(row) || row.state == MasterState::Terminating) {
+            self.row.state = MasterState::Terminating;
             self.row.message = Some(why);
         } else {
-            self.absent(rules, node, Some(why));
+            self.absent(rules, master, Some(why));
         }
     }
 
     /// Its container has ended: the crash is recorded, then the object is deleted to make room.
-    fn ended(&mut self, rules: &Rules, node: &NodeFound, pod: &PodFound, deleting: bool) {
-        let recorded = node.row.as_ref().is_some_and(known_gone) && self.row.pod_uid.as_ref() == Some(&pod.uid);
+    fn ended(&mut self, rules: &Rules, master: &MasterFound, pod: &PodFound, deleting: bool) {
+        let recorded = master.row.as_ref().is_some_and(known_gone) && self.row.pod_uid.as_ref() == Some(&pod.uid);
         if !recorded {
             self.crash(rules, pod.note.clone().or_else(|| Some("its container ended".to_owned())));
-            self.row.state = NodeState::Quarantined;
+            self.row.state = MasterState::Quarantined;
             self.row.pod_uid = Some(pod.uid.clone());
         }
-        self.wake = delay_left(rules, &self.row, node.since_gone);
+        self.wake = delay_left(rules, &self.row, master.since_gone);
         self.action = if deleting { Action::Nothing } else { Action::Delete };
     }
 
     /// It is to go, but its container may still run: its place is kept, and the delay counts from when it is gone.
     fn doubtful(&mut self, pod: &PodFound, deleting: bool) {
-        if self.row.state != NodeState::Terminating {
+        if self.row.state != MasterState::Terminating {
             self.row.message =
                 Some("its pod is being deleted: its place is kept until its machine confirms that".to_owned());
         }
-        self.row.state = NodeState::Terminating;
+        self.row.state = MasterState::Terminating;
         self.row.pod_uid = Some(pod.uid.clone());
         self.row.armed_since = None;
         self.action = if deleting { Action::Nothing } else { Action::Delete };
     }
 
     /// Its pod is starting, or runs.
-    fn living(&mut self, rules: &Rules, node: &NodeFound, pod: &PodFound) {
-        if self.row.state == NodeState::Terminating && self.row.restart_not_before.is_some() {
+    fn living(&mut self, rules: &Rules, master: &MasterFound, pod: &PodFound) {
+        if self.row.state == MasterState::Terminating && self.row.restart_not_before.is_some() {
             // It had lost its data, and the deletion has not come about yet.
             self.action = Action::Delete;
             return;
         }
         let same_pod = self.row.pod_uid.as_ref() == Some(&pod.uid);
         if !same_pod {
-            let expected = node.row.as_ref().is_some_and(|row| never_started(row) || known_gone(row));
-            let adopted = node.row.is_none() && matches!(&node.server, ServerFound::Up(facts) if facts.is_armed());
+            let expected = master.row.as_ref().is_some_and(|row| never_started(row) || known_gone(row));
+            let adopted = master.row.is_none() && matches!(&master.server, ServerFound::Up(facts) if facts.is_armed());
             if adopted {
                 // The record was lost, but the marker proves that this very process lost nothing.
             } else if !expected {
                 // Its predecessor went without being seen to. The pod that is there waits out the delay in its stead.
                 self.crash(rules, Some("its record was lost, or its pod was replaced by another".to_owned()));
-            } else if delay_left(rules, &self.row, node.since_gone).is_none() {
+            } else if delay_left(rules, &self.row, master.since_gone).is_none() {
                 self.row.restart_not_before = None;
             }
             self.row.pod_uid = Some(pod.uid.clone());
             self.row.run_id = None;
             self.row.armed_since = None;
-            self.row.state = NodeState::Starting;
+            self.row.state = MasterState::Starting;
         }
-        let since_gone = if self.crashed { Some(Duration::ZERO) } else { node.since_gone };
-        match &node.server {
+        let since_gone = if self.crashed { Some(Duration::ZERO) } else { master.since_gone };
+        match &master.server {
             ServerFound::Up(facts) => self.answering(rules, facts, since_gone),
             ServerFound::Refused(why) => {
-                self.row.state = NodeState::Misconfigured;
+                self.row.state = MasterState::Misconfigured;
                 self.row.message = Some(why.clone());
             }
             ServerFound::Unreachable(_) | ServerFound::NotAsked => {
                 let voted = self.row.run_id.is_some();
-                self.row.state = if voted { NodeState::Unreachable } else { NodeState::Starting };
-                let why = match &node.server {
+                self.row.state = if voted { MasterState::Unreachable } else { MasterState::Starting };
+                let why = match &master.server {
                     ServerFound::Unreachable(why) => Some(why.clone()),
                     _ => pod.note.clone(),
                 };
@@ -249,31 +249,31 @@ impl Decision {
             if !same_process || self.row.armed_since.is_none() {
                 self.row.armed_since = Some(MicroTime(rules.now));
             }
-            self.row.state = NodeState::Armed;
+            self.row.state = MasterState::Armed;
             self.row.run_id = Some(facts.run_id.clone());
             self.row.restart_not_before = None;
             self.row.message = None;
         } else if self.row.run_id.is_some() {
             self.crash(rules, Some("it lost its data: its server has no armed marker any more".to_owned()));
-            self.row.state = NodeState::Terminating;
+            self.row.state = MasterState::Terminating;
             self.action = Action::Delete;
         } else if let Some(left) = delay_left(rules, &self.row, since_gone) {
-            self.row.state = NodeState::Starting;
+            self.row.state = MasterState::Starting;
             self.wake = Some(left);
         } else if let Some(unfit) = &facts.unfit {
-            self.row.state = NodeState::Misconfigured;
+            self.row.state = MasterState::Misconfigured;
             self.row.message = Some(unfit.clone());
         } else {
-            self.row.state = NodeState::Starting;
+            self.row.state = MasterState::Starting;
             self.row.run_id = Some(facts.run_id.clone());
             self.row.message = None;
             self.action = Action::Arm;
         }
     }
 
-    /// Records that the node went away, or lost its data, now. One that had lost its data and then goes counts once.
+    /// Records that the master went away, or lost its data, now. One that had lost its data and then goes counts once.
     fn crash(&mut self, rules: &Rules, why: Option<String>) {
-        let counted = self.row.state == NodeState::Terminating && self.row.restart_not_before.is_some();
+        let counted = self.row.state == MasterState::Terminating && self.row.restart_not_before.is_some();
         if !counted {
             self.row.crashes += 1;
             self.row.message = why;
@@ -287,7 +287,7 @@ impl Decision {
 
     /// Its record after its pod was created.
     pub(super) fn created(&mut self, pod_uid: String) {
-        self.row.state = NodeState::Starting;
+        self.row.state = MasterState::Starting;
         self.row.pod_uid = Some(pod_uid);
         self.row.run_id = None;
         self.row.restart_not_before = None;
@@ -296,7 +296,7 @@ impl Decision {
 
     /// Its record after its server was armed.
     pub(super) fn armed(&mut self, now: Timestamp) {
-        self.row.state = NodeState::Armed;
+        self.row.state = MasterState::Armed;
         self.row.restart_not_before = None;
         self.row.armed_since = Some(MicroTime(now));
         self.row.message = None;

@@ -1,4 +1,4 @@
-//! A cluster and its nodes as tests need them.
+//! A cluster and its masters as tests need them.
 
 use std::time::Duration;
 
@@ -6,19 +6,19 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::Resource;
 
-use super::decide::{NodeFound, Rules};
+use super::decide::{MasterFound, Rules};
 use super::snapshot::{ArmedMarker, Facts, PodFound, ServerFound, Slot, Stage};
-use crate::api::cluster::{NodeState, NodeStatus};
+use crate::api::cluster::{MasterState, MasterStatus};
 use crate::api::{RedisLockCluster, RedisLockClusterSpec};
 
-/// A cluster `votes` of so many nodes in the namespace `keys`, with a uid.
-pub fn cluster(nodes: i32) -> RedisLockCluster {
+/// A cluster `votes` of so many masters in the namespace `keys`, with a uid.
+pub fn cluster(masters: i32) -> RedisLockCluster {
     let spec = RedisLockClusterSpec {
-        nodes,
+        masters,
         image: None,
         max_ttl: None,
         restart_delay: None,
-        node_timeout: None,
+        call_timeout: None,
         allowed_namespaces: None,
         resources: None,
     };
@@ -45,24 +45,24 @@ pub fn rules(second: i64) -> Rules {
 }
 
 /// A bare record.
-pub fn row(state: NodeState) -> NodeStatus {
-    NodeStatus::new("votes-0", state)
+pub fn row(state: MasterState) -> MasterStatus {
+    MasterStatus::new("votes-0", state)
 }
 
-/// A node that voted as the process `run-1` in the pod `pod-1`.
-pub fn armed() -> NodeStatus {
-    NodeStatus {
+/// A master that voted as the process `run-1` in the pod `pod-1`.
+pub fn armed() -> MasterStatus {
+    MasterStatus {
         pod_uid: Some("pod-1".to_owned()),
         run_id: Some("run-1".to_owned()),
         armed_since: Some(MicroTime(at(-1_000))),
-        ..row(NodeState::Armed)
+        ..row(MasterState::Armed)
     }
 }
 
-/// A node whose pod `pod-1` was seen to be gone at second 0.
-pub fn quarantined() -> NodeStatus {
-    NodeStatus {
-        state: NodeState::Quarantined,
+/// A master whose pod `pod-1` was seen to be gone at second 0.
+pub fn quarantined() -> MasterStatus {
+    MasterStatus {
+        state: MasterState::Quarantined,
         crashes: 1,
         last_crash_time: Some(MicroTime(at(0))),
         restart_not_before: Some(MicroTime(at(65))),
@@ -71,9 +71,9 @@ pub fn quarantined() -> NodeStatus {
     }
 }
 
-/// A node with this record, pod and server.
-pub fn node(row: Option<NodeStatus>, pod: Slot<PodFound>, server: ServerFound) -> NodeFound {
-    NodeFound {
+/// A master with this record, pod and server.
+pub fn master(row: Option<MasterStatus>, pod: Slot<PodFound>, server: ServerFound) -> MasterFound {
+    MasterFound {
         name: "votes-0".to_owned(),
         address: "votes-0.keys.svc:6379".to_owned(),
         started_before: row.is_some(),

@@ -5,7 +5,7 @@
 //! - [`resolve`]: reads what is there, from the API server and from the servers themselves ([`snapshot`]: reduced to what
 //!   decisions need)
 //! - [`validate`]: what stands in the way of the cluster as it is written
-//! - [`decide`]: what to do about each node, and the promises that this keeps; [`roll`]: a changed spec, one node at a time
+//! - [`decide`]: what to do about each master, and the promises that this keeps; [`roll`]: a changed spec, one master at a time
 //! - [`apply`]: carries it out; [`build`] and [`conf`]: the objects and the configuration file as they should be; [`arm`]: the
 //!   servers
 //! - [`status`]: what is reported

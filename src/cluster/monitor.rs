@@ -43,8 +43,8 @@ pub enum Finding {
 /// A server to look after.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// Name of the node.
-    pub node: String,
+    /// Name of the master.
+    pub master: String,
     /// Its pod's address.
     pub host: String,
     /// The operator's password.
@@ -159,7 +159,7 @@ impl Monitor {
     async fn look(&mut self, targets: &[Target]) -> bool {
         let mut looks = Vec::new();
         for target in targets {
-            let mut watched = self.watched.remove(&target.node).unwrap_or_default();
+            let mut watched = self.watched.remove(&target.master).unwrap_or_default();
             if watched.host != target.host {
                 watched = Watched { host: target.host.clone(), ..Watched::default() };
             }
@@ -170,7 +170,7 @@ impl Monitor {
         }
         let looks = join_all(looks).await;
         let changed = looks.iter().any(|(target, _, finding)| finding.as_ref().is_some_and(|now| *now != target.found));
-        self.watched = looks.into_iter().map(|(target, watched, _)| (target.node.clone(), watched)).collect();
+        self.watched = looks.into_iter().map(|(target, watched, _)| (target.master.clone(), watched)).collect();
         changed
     }
 }

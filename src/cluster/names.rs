@@ -13,44 +13,44 @@ pub const STATUS_MANAGER: &str = "redlock-operator/status";
 
 /// Label: name of the cluster that an object belongs to.
 pub const CLUSTER_LABEL: &str = "redlock.dev/cluster";
-/// Label: name of the node that a pod or Service belongs to.
-pub const NODE_LABEL: &str = "redlock.dev/node";
-/// Annotation of a node's Service: when its first pod was about to be created. It tells a node that was never started from one
+/// Label: name of the master that a pod or Service belongs to.
+pub const MASTER_LABEL: &str = "redlock.dev/master";
+/// Annotation of a master's Service: when its first pod was about to be created. It tells a master that was never started from one
 /// whose record in the cluster's status was lost.
 pub const STARTED_AT_ANNOTATION: &str = "redlock.dev/started-at";
 /// Annotation of a pod: digest of everything that it was made from, so that a changed spec is noticed.
 pub const SPEC_HASH_ANNOTATION: &str = "redlock.dev/spec-hash";
-/// Label selector of all pods and Services of nodes.
-pub const NODE_SELECTOR: &str = "app.kubernetes.io/managed-by=redlock-operator,app.kubernetes.io/name=redlock-node";
+/// Label selector of all pods and Services of masters.
+pub const MASTER_SELECTOR: &str = "app.kubernetes.io/managed-by=redlock-operator,app.kubernetes.io/name=redlock-master";
 
-/// Port of every node.
+/// Port of every master.
 pub const REDIS_PORT: u16 = 6379;
-/// ACL user of the operator on every node.
+/// ACL user of the operator on every master.
 pub const OPERATOR_USER: &str = "operator";
 /// What the ACL users of client namespaces begin with.
 pub const CLIENT_USER_PREFIX: &str = "ns-";
-/// In place of a namespace: all of them. The operator keeps locks as this client, and so, like any other, only on nodes that
+/// In place of a namespace: all of them. The operator keeps locks as this client, and so, like any other, only on masters that
 /// are armed: as their administrator it could write to one that must start empty.
 pub const EVERY_NAMESPACE: &str = "*";
 
-/// Name of a node, its pod and its Service.
+/// Name of a master, its pod and its Service.
 #[must_use]
-pub fn node(cluster: &str, index: usize) -> String {
+pub fn master(cluster: &str, index: usize) -> String {
     format!("{cluster}-{index}")
 }
 
-/// Names of all nodes of a cluster, in order.
+/// Names of all masters of a cluster, in order.
 #[must_use]
-pub fn nodes(cluster: &RedisLockCluster) -> Vec<String> {
-    let count = usize::try_from(cluster.spec.nodes).unwrap_or(0);
-    (0..count).map(|index| node(&cluster.name_any(), index)).collect()
+pub fn masters(cluster: &RedisLockCluster) -> Vec<String> {
+    let count = usize::try_from(cluster.spec.masters).unwrap_or(0);
+    (0..count).map(|index| master(&cluster.name_any(), index)).collect()
 }
 
-/// Where clients find a node: its Service. Without a cluster domain, which differs between Kubernetes clusters: the search
+/// Where clients find a master: its Service. Without a cluster domain, which differs between Kubernetes clusters: the search
 /// path of every pod adds it.
 #[must_use]
-pub fn address(node: &str, namespace: &str) -> String {
-    format!("{node}.{namespace}.svc:{REDIS_PORT}")
+pub fn address(master: &str, namespace: &str) -> String {
+    format!("{master}.{namespace}.svc:{REDIS_PORT}")
 }
 
 /// Name of the Secret with the cluster's root key and the servers' configuration.
@@ -71,16 +71,16 @@ pub fn client_user(namespace: &str) -> String {
     format!("{CLIENT_USER_PREFIX}{namespace}")
 }
 
-/// Labels of an object of a cluster; of a node's, with the name of the node.
+/// Labels of an object of a cluster; of a master's, with the name of the master.
 #[must_use]
-pub fn labels(cluster: &str, node: Option<&str>) -> BTreeMap<String, String> {
+pub fn labels(cluster: &str, master: Option<&str>) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::from([
         ("app.kubernetes.io/managed-by".to_owned(), MANAGER.to_owned()),
         (CLUSTER_LABEL.to_owned(), cluster.to_owned()),
     ]);
-    if let Some(node) = node {
-        labels.insert("app.kubernetes.io/name".to_owned(), "redlock-node".to_owned());
-        labels.insert(NODE_LABEL.to_owned(), node.to_owned());
+    if let Some(master) = master {
+        labels.insert("app.kubernetes.io/name".to_owned(), "redlock-master".to_owned());
+        labels.insert(MASTER_LABEL.to_owned(), master.to_owned());
     }
     labels
 }

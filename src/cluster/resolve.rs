@@ -1,6 +1,6 @@
 //! Reads all that is there of a cluster: its objects, and what its servers say of themselves.
 //!
-//! Everything is read from the API server, not from a cache: whether a node may have voted, and whether its pod is gone, must
+//! Everything is read from the API server, not from a cache: whether a master may have voted, and whether its pod is gone, must
 //! not be decided on what was true some time ago.
 
 use std::collections::{BTreeSet, HashMap};
@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 
 use super::arm::{Admin, AdminError};
 use super::credentials::RootKey;
-use super::decide::NodeFound;
+use super::decide::MasterFound;
 use super::error::Error;
 use super::names;
 use super::snapshot::{PodFound, ServerFound, Slot, Stage};
@@ -33,8 +33,8 @@ pub struct Found {
     pub secret: Slot<Secret>,
     /// The key in its Secret; `None` while there is no Secret of ours, or no key in it.
     pub key: Option<RootKey>,
-    /// Its nodes, in order.
-    pub nodes: Vec<NodeFound>,
+    /// Its masters, in order.
+    pub masters: Vec<MasterFound>,
     /// Their Services.
     pub services: Vec<Slot<Service>>,
     /// Connections to their servers, where there is one.
@@ -54,7 +54,7 @@ impl<K> Object for K where
 {
 }
 
-/// Reads a cluster; `None` if it is gone or going. `since_gone`: the time since this process last saw a node gone.
+/// Reads a cluster; `None` if it is gone or going. `since_gone`: the time since this process last saw a master gone.
 pub async fn resolve(
     client: &Client,
     locks: &Store<WatchedLock>,
@@ -66,7 +66,7 @@ pub async fn resolve(
     if cluster.meta().deletion_timestamp.is_some() || cluster.uid() != cached.uid() {
         return Ok(None);
     }
-    let names = names::nodes(&cluster);
+    let names = names::masters(&cluster);
     let pods = read::<Pod>(client, &cluster, &namespace, &names).await?;
     let services = read::<Service>(client, &cluster, &namespace, &names).await?;
     let secret = get::<Secret>(client, &namespace, &names::auth_secret(&name)).await?;
@@ -76,8 +76,8 @@ pub async fn resolve(
     let pods: Vec<_> = pods.iter().map(|pod| Slot::of(pod.as_ref(), &cluster, PodFound::of)).collect();
     let services: Vec<_> = services.iter().map(|one| Slot::of(one.as_ref(), &cluster, Service::clone)).collect();
     let servers = join_all(pods.iter().map(|pod| ask(pod, key.as_ref()))).await;
-    let rows = cluster.status.as_ref().map(|status| status.nodes.as_slice()).unwrap_or_default();
-    let (mut nodes, mut admins) = (Vec::new(), Vec::new());
+    let rows = cluster.status.as_ref().map(|status| status.masters.as_slice()).unwrap_or_default();
+    let (mut masters, mut admins) = (Vec::new(), Vec::new());
     for (((name, pod), service), (server, admin)) in names.into_iter().zip(pods).zip(&services).zip(servers) {
         let started_before = match service {
             Slot::Ours(service) => service.annotations().contains_key(names::STARTED_AT_ANNOTATION),
@@ -85,7 +85,7 @@ pub async fn resolve(
             Slot::Orphan => true,
             Slot::Free | Slot::Foreign(_) => false,
         };
-        nodes.push(NodeFound {
+        masters.push(MasterFound {
             address: names::address(&name, &namespace),
             row: rows.iter().find(|row| row.name == name).cloned(),
             started_before,
@@ -97,7 +97,7 @@ pub async fn resolve(
         admins.push(admin);
     }
     let namespaces = namespaces_of(&cluster, locks);
-    Ok(Some(Found { cluster, secret, key, nodes, services, admins, namespaces }))
+    Ok(Some(Found { cluster, secret, key, masters, services, admins, namespaces }))
 }
 
 /// Namespaces with a lock that is kept on `cluster` and may be. One that is being deleted counts: it is still given back. So
@@ -141,7 +141,7 @@ async fn read<K>(
 where
     K: Object,
 {
-    let labels = format!("{},{}={}", names::NODE_SELECTOR, names::CLUSTER_LABEL, cluster.name_any());
+    let labels = format!("{},{}={}", names::MASTER_SELECTOR, names::CLUSTER_LABEL, cluster.name_any());
     let listed = Api::<K>::namespaced(client.clone(), namespace).list(&ListParams::default().labels(&labels)).await;
     let listed = listed.map_err(|source| Error::kube("list", format!("{} objects", K::kind(&())), source))?;
     let mut listed: HashMap<String, K> = listed.items.into_iter().map(|object| (object.name_any(), object)).collect();

@@ -1,17 +1,17 @@
-//! Replacing nodes one at a time.
+//! Replacing masters one at a time.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
 use super::*;
-use crate::api::cluster::NodeStatus;
+use crate::api::cluster::MasterStatus;
 use crate::cluster::decide::decide;
-use crate::cluster::fixtures::{WANTED, armed, at, node, pod, quarantined, row, rules, unreachable, up};
+use crate::cluster::fixtures::{WANTED, armed, at, master, pod, quarantined, row, rules, unreachable, up};
 use crate::cluster::snapshot::{ServerFound, Slot};
 
-fn rolled(second: i64, nodes: &[NodeFound]) -> Vec<Decision> {
+fn rolled(second: i64, masters: &[MasterFound]) -> Vec<Decision> {
     let rules = rules(second);
-    let mut decisions: Vec<_> = nodes.iter().map(|node| decide(&rules, node)).collect();
-    replace_outdated(&rules, nodes, &mut decisions, WANTED);
+    let mut decisions: Vec<_> = masters.iter().map(|master| decide(&rules, master)).collect();
+    replace_outdated(&rules, masters, &mut decisions, WANTED);
     decisions
 }
 
@@ -19,41 +19,41 @@ fn actions(decisions: &[Decision]) -> Vec<Action> {
     decisions.iter().map(|decision| decision.action).collect()
 }
 
-fn outdated(mut node: NodeFound) -> NodeFound {
-    if let Slot::Ours(pod) = &mut node.pod {
+fn outdated(mut master: MasterFound) -> MasterFound {
+    if let Slot::Ours(pod) = &mut master.pod {
         pod.hash = Some("old".to_owned());
     }
-    node
+    master
 }
 
-fn voting(since: i64) -> NodeFound {
-    let row = NodeStatus { armed_since: Some(MicroTime(at(since))), ..armed() };
-    node(Some(row), pod("pod-1", Stage::Running), up(Some("run-1")))
+fn voting(since: i64) -> MasterFound {
+    let row = MasterStatus { armed_since: Some(MicroTime(at(since))), ..armed() };
+    master(Some(row), pod("pod-1", Stage::Running), up(Some("run-1")))
 }
 
 #[test]
-fn a_changed_spec_takes_one_node_down_when_all_have_been_armed_for_max_ttl() {
-    let nodes = [voting(-60), outdated(voting(-60)), outdated(voting(-60))];
-    let decisions = rolled(0, &nodes);
+fn a_changed_spec_takes_one_master_down_when_all_have_been_armed_for_max_ttl() {
+    let masters = [voting(-60), outdated(voting(-60)), outdated(voting(-60))];
+    let decisions = rolled(0, &masters);
     assert_eq!(actions(&decisions), [Action::Nothing, Action::Delete, Action::Nothing]);
-    assert_eq!(decisions[1].row.state, NodeState::Terminating);
+    assert_eq!(decisions[1].row.state, MasterState::Terminating);
 }
 
 #[test]
-fn a_changed_spec_waits_while_a_node_is_away_or_has_just_come_back() {
+fn a_changed_spec_waits_while_a_master_is_away_or_has_just_come_back() {
     let young = rolled(0, &[voting(-20), outdated(voting(-60))]);
     assert_eq!(actions(&young), [Action::Nothing, Action::Nothing]);
     assert_eq!(young[1].wake, Some(Duration::from_secs(40)));
-    let away = node(Some(quarantined()), Slot::Free, ServerFound::NotAsked);
+    let away = master(Some(quarantined()), Slot::Free, ServerFound::NotAsked);
     assert_eq!(actions(&rolled(1, &[away, outdated(voting(-60))])), [Action::Nothing, Action::Nothing]);
-    let cut = node(Some(armed()), pod("pod-1", Stage::Running), unreachable());
+    let cut = master(Some(armed()), pod("pod-1", Stage::Running), unreachable());
     assert_eq!(actions(&rolled(0, &[cut, outdated(voting(-60))])), [Action::Nothing, Action::Nothing]);
 }
 
 #[test]
 fn an_outdated_pod_that_never_voted_is_replaced_at_once() {
-    let starting = NodeStatus { pod_uid: Some("pod-1".to_owned()), ..row(NodeState::Starting) };
-    let pending = outdated(node(Some(starting.clone()), pod("pod-1", Stage::Pending), ServerFound::NotAsked));
-    let ready = outdated(node(Some(starting), pod("pod-1", Stage::Running), up(None)));
+    let starting = MasterStatus { pod_uid: Some("pod-1".to_owned()), ..row(MasterState::Starting) };
+    let pending = outdated(master(Some(starting.clone()), pod("pod-1", Stage::Pending), ServerFound::NotAsked));
+    let ready = outdated(master(Some(starting), pod("pod-1", Stage::Running), up(None)));
     assert_eq!(actions(&rolled(0, &[pending, ready])), [Action::Delete, Action::Delete]);
 }

@@ -31,7 +31,7 @@ pub enum Slot<T> {
     Foreign(String),
 }
 
-/// A node's pod.
+/// A master's pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodFound {
     /// Its `metadata.uid`.

@@ -10,37 +10,37 @@ use serde_json::json;
 use super::error::Error;
 use super::names::STATUS_MANAGER;
 use super::validate::{NAME_CONFLICT, Problem};
-use crate::api::cluster::{ClusterPhase, NodeState, NodeStatus};
+use crate::api::cluster::{ClusterPhase, MasterState, MasterStatus};
 use crate::api::condition::{self, Truth, set_condition};
 use crate::api::{RedisLockCluster, RedisLockClusterStatus};
-use crate::redlock::quorum::Quorum;
+use redlock_engine::quorum::Quorum;
 
 /// Something that happened, for an Event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// Whether it is bad news.
     pub kind: EventType,
-    /// The node that it is about; `None`: the cluster.
-    pub node: Option<String>,
+    /// The master that it is about; `None`: the cluster.
+    pub master: Option<String>,
     /// What happened, in a word.
     pub reason: &'static str,
     /// What happened, in a sentence.
     pub note: String,
 }
 
-/// The status of a cluster whose nodes are as in `rows`.
+/// The status of a cluster whose masters are as in `rows`.
 #[must_use]
 pub fn summarize(
     cluster: &RedisLockCluster,
-    rows: Vec<NodeStatus>,
+    rows: Vec<MasterStatus>,
     problems: &[Problem],
     now: Timestamp,
 ) -> RedisLockClusterStatus {
     let old = cluster.status.clone().unwrap_or_default();
     let quorum = Quorum::of(rows.len());
-    let armed = rows.iter().filter(|row| row.state == NodeState::Armed).count();
+    let armed = rows.iter().filter(|row| row.state == MasterState::Armed).count();
     let (all, available) = (armed == rows.len(), quorum.is_reached_by(armed));
-    // A cluster leaves Pending once, when every node has been armed.
+    // A cluster leaves Pending once, when every master has been armed.
     let bootstrapping = old.phase.is_none_or(|phase| phase == ClusterPhase::Pending) && !all;
     let phase = match (bootstrapping, all, available) {
         (true, ..) => ClusterPhase::Pending,
@@ -53,7 +53,7 @@ pub fn summarize(
     let mut set = |type_, truth: bool, reason, message: String| {
         set_condition(&mut conditions, type_, Truth::from(truth), reason, message, generation, now);
     };
-    let count = format!("{armed} of {} nodes are armed, {} are needed", rows.len(), quorum.votes_needed());
+    let count = format!("{armed} of {} masters are armed, {} are needed", rows.len(), quorum.votes_needed());
     let reason = match (available, bootstrapping) {
         (true, _) => "QuorumArmed",
         (_, true) => "Bootstrapping",
@@ -64,11 +64,11 @@ pub fn summarize(
     let reason = match (all, conflict) {
         (true, _) => "AllArmed",
         (_, true) => NAME_CONFLICT,
-        _ => "NodesNotArmed",
+        _ => "MastersNotArmed",
     };
     set(condition::READY, all, reason, not_armed(&rows));
-    let moving = rows.iter().any(|row| row.state != NodeState::Armed && row.state != NodeState::Misconfigured);
-    set(condition::PROGRESSING, moving, if moving { "NodesReturning" } else { "Settled" }, String::new());
+    let moving = rows.iter().any(|row| row.state != MasterState::Armed && row.state != MasterState::Misconfigured);
+    set(condition::PROGRESSING, moving, if moving { "MastersReturning" } else { "Settled" }, String::new());
     let reason = problems.first().map_or("Valid", |problem| problem.reason);
     let message = problems.iter().map(|problem| problem.message.as_str()).collect::<Vec<_>>().join("; ");
     set(condition::CONFIG_VALID, problems.is_empty(), reason, message);
@@ -78,14 +78,14 @@ pub fn summarize(
         quorum: i32::try_from(quorum.votes_needed()).ok(),
         returning: returning(&rows),
         observed_generation: generation,
-        nodes: rows,
+        masters: rows,
         conditions,
     }
 }
 
-/// The nodes that do not vote, each with where it stands.
-fn not_armed(rows: &[NodeStatus]) -> String {
-    let out = rows.iter().filter(|row| row.state != NodeState::Armed);
+/// The masters that do not vote, each with where it stands.
+fn not_armed(rows: &[MasterStatus]) -> String {
+    let out = rows.iter().filter(|row| row.state != MasterState::Armed);
     let texts = out.map(|row| match &row.message {
         Some(message) => format!("{} is {:?}: {message}", row.name, row.state),
         None => format!("{} is {:?}", row.name, row.state),
@@ -93,11 +93,11 @@ fn not_armed(rows: &[NodeStatus]) -> String {
     texts.collect::<Vec<_>>().join("; ")
 }
 
-/// The nodes that wait out their delay, and until when.
-fn returning(rows: &[NodeStatus]) -> Option<String> {
+/// The masters that wait out their delay, and until when.
+fn returning(rows: &[MasterStatus]) -> Option<String> {
     let waiting = rows.iter().filter_map(|row| {
         let until = row.restart_not_before.as_ref()?.0.to_zoned(TimeZone::UTC).strftime("%H:%M:%SZ").to_string();
-        (row.state != NodeState::Armed).then(|| format!("{} until {until}", row.name))
+        (row.state != MasterState::Armed).then(|| format!("{} until {until}", row.name))
     });
     Some(waiting.collect::<Vec<_>>().join(", ")).filter(|text| !text.is_empty())
 }
@@ -134,20 +134,20 @@ pub async fn write(
 pub fn notices(old: Option<&RedisLockClusterStatus>, new: &RedisLockClusterStatus) -> Vec<Notice> {
     let none = RedisLockClusterStatus::default();
     let old = old.unwrap_or(&none);
-    let good = |reason, note| Notice { kind: EventType::Normal, node: None, reason, note };
-    let bad = |reason, note| Notice { kind: EventType::Warning, node: None, reason, note };
+    let good = |reason, note| Notice { kind: EventType::Normal, master: None, reason, note };
+    let bad = |reason, note| Notice { kind: EventType::Warning, master: None, reason, note };
     let mut notices = Vec::new();
-    for row in &new.nodes {
-        let before = old.nodes.iter().find(|before| before.name == row.name);
-        let was_armed = before.is_some_and(|before| before.state == NodeState::Armed);
+    for row in &new.masters {
+        let before = old.masters.iter().find(|before| before.name == row.name);
+        let was_armed = before.is_some_and(|before| before.state == MasterState::Armed);
         let crashed = before.is_some_and(|before| before.crashes < row.crashes);
-        if row.state == NodeState::Armed && (!was_armed || crashed) {
-            let armed = good("NodeArmed", format!("{} votes", row.name));
-            notices.push(Notice { node: Some(row.name.clone()), ..armed });
-        } else if row.state != NodeState::Armed && (was_armed || crashed) {
+        if row.state == MasterState::Armed && (!was_armed || crashed) {
+            let armed = good("MasterArmed", format!("{} votes", row.name));
+            notices.push(Notice { master: Some(row.name.clone()), ..armed });
+        } else if row.state != MasterState::Armed && (was_armed || crashed) {
             let why = row.message.as_deref().unwrap_or("it does not vote any more");
-            let lost = bad("NodeLost", format!("{} is {:?}: {why}", row.name, row.state));
-            notices.push(Notice { node: Some(row.name.clone()), ..lost });
+            let lost = bad("MasterLost", format!("{} is {:?}: {why}", row.name, row.state));
+            notices.push(Notice { master: Some(row.name.clone()), ..lost });
         }
     }
     let find = |status: &RedisLockClusterStatus, type_: &str| {

@@ -9,15 +9,15 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_796_040_164 + second).unwrap()
 }
 
-fn rows(states: &[NodeState]) -> Vec<NodeStatus> {
-    let row = |(index, &state): (usize, &NodeState)| NodeStatus {
-        restart_not_before: (state == NodeState::Quarantined).then(|| MicroTime(at(60))),
-        ..NodeStatus::new(&format!("votes-{index}"), state)
+fn rows(states: &[MasterState]) -> Vec<MasterStatus> {
+    let row = |(index, &state): (usize, &MasterState)| MasterStatus {
+        restart_not_before: (state == MasterState::Quarantined).then(|| MicroTime(at(60))),
+        ..MasterStatus::new(&format!("votes-{index}"), state)
     };
     states.iter().enumerate().map(row).collect()
 }
 
-fn next(cluster: &mut RedisLockCluster, states: &[NodeState], second: i64) -> Vec<Notice> {
+fn next(cluster: &mut RedisLockCluster, states: &[MasterState], second: i64) -> Vec<Notice> {
     let before = cluster.status.clone();
     let after = summarize(cluster, rows(states), &[], at(second));
     cluster.status = Some(after.clone());
@@ -34,7 +34,7 @@ fn reasons(notices: &[Notice]) -> Vec<&'static str> {
     notices.iter().map(|notice| notice.reason).collect()
 }
 
-use NodeState::{Armed, Quarantined, Starting, Unreachable};
+use MasterState::{Armed, Quarantined, Starting, Unreachable};
 
 #[test]
 fn a_cluster_goes_from_pending_to_ready_and_degrades() {
@@ -81,12 +81,12 @@ fn the_wide_column_tells_who_returns_and_when() {
 fn events_tell_transitions_and_nothing_else() {
     let mut cluster = fixtures::cluster(3);
     assert_eq!(reasons(&next(&mut cluster, &[Starting, Starting, Starting], 0)), [""; 0]);
-    assert_eq!(reasons(&next(&mut cluster, &[Armed, Armed, Starting], 1)), ["NodeArmed", "NodeArmed"]);
-    assert_eq!(reasons(&next(&mut cluster, &[Armed, Armed, Armed], 2)), ["NodeArmed"]);
-    assert_eq!(reasons(&next(&mut cluster, &[Armed, Armed, Quarantined], 3)), ["NodeLost"]);
-    assert_eq!(reasons(&next(&mut cluster, &[Armed, Unreachable, Quarantined], 4)), ["NodeLost", "QuorumLost"]);
+    assert_eq!(reasons(&next(&mut cluster, &[Armed, Armed, Starting], 1)), ["MasterArmed", "MasterArmed"]);
+    assert_eq!(reasons(&next(&mut cluster, &[Armed, Armed, Armed], 2)), ["MasterArmed"]);
+    assert_eq!(reasons(&next(&mut cluster, &[Armed, Armed, Quarantined], 3)), ["MasterLost"]);
+    assert_eq!(reasons(&next(&mut cluster, &[Armed, Unreachable, Quarantined], 4)), ["MasterLost", "QuorumLost"]);
     assert_eq!(reasons(&next(&mut cluster, &[Armed, Unreachable, Starting], 5)), [""; 0]);
-    assert_eq!(reasons(&next(&mut cluster, &[Armed, Armed, Starting], 6)), ["NodeArmed", "QuorumRestored"]);
+    assert_eq!(reasons(&next(&mut cluster, &[Armed, Armed, Starting], 6)), ["MasterArmed", "QuorumRestored"]);
 }
 
 #[test]

@@ -14,7 +14,7 @@ pub struct Problem {
     pub reason: &'static str,
     /// What is wrong, and where.
     pub message: String,
-    /// Nothing can be created while it lasts. Otherwise one node is concerned, and the others go on.
+    /// Nothing can be created while it lasts. Otherwise one master is concerned, and the others go on.
     pub blocks_all: bool,
 }
 
@@ -38,7 +38,7 @@ pub fn problems(found: &Found) -> Vec<Problem> {
         let message = format!("Secret {name} has no usable key: restore it, or delete the cluster and create it again");
         problems.push(Problem { reason: UNUSABLE_KEY, message, blocks_all: true });
     }
-    let pods = found.nodes.iter().filter_map(|node| node.pod.foreign());
+    let pods = found.masters.iter().filter_map(|master| master.pod.foreign());
     let services = found.services.iter().filter_map(|service| service.foreign());
     problems.extend(pods.chain(services).map(|name| name_conflict(name, false)));
     problems

@@ -19,9 +19,9 @@ use super::job::{Job, Task};
 use super::keeper::Shared;
 use super::notices::Notice;
 use super::state::{Ending, Refusal, State, Trouble};
-use crate::redlock::{Error, Lease, LeaseOptions, LeaseState, Loss, Owner, Released, Wait};
+use redlock_engine::{Error, Lease, LeaseOptions, LeaseState, Loss, Owner, Released, Wait};
 
-/// How long to wait before nodes that did not make a majority are asked again; up to half of it again is added at random.
+/// How long to wait before masters that did not make a majority are asked again; up to half of it again is added at random.
 const RETRY: Duration = Duration::from_secs(1);
 /// How long to wait before a grant is tried again to be gone on with.
 const ADOPT_RETRY: Duration = Duration::from_millis(250);
@@ -152,7 +152,7 @@ impl Actor {
         result.map(|lease| self.take_up(job, options, lease))
     }
 
-    /// Tries to go on with `owner`'s grant until nodes say what has become of it, or until it must have ended: nobody
+    /// Tries to go on with `owner`'s grant until masters say what has become of it, or until it must have ended: nobody
     /// renews it, and it lasts no longer than its TTL from now.
     async fn adopt(&mut self, job: &Job, options: &LeaseOptions, owner: &Owner) -> Result<Lease, Loss> {
         let over = Instant::now() + options.ttl;

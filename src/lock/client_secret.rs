@@ -1,4 +1,4 @@
-//! The Secret with which pods of a namespace reach the nodes of a cluster, in the form of a service binding.
+//! The Secret with which pods of a namespace reach the masters of a cluster, in the form of a service binding.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::{self, Write as _};
@@ -65,9 +65,9 @@ impl Binding {
     /// The Secret with which clients reach `cluster`.
     #[must_use]
     pub fn secret(&self, cluster: &RedisLockCluster, password: &Password) -> Secret {
-        let endpoints = names::nodes(cluster).iter().fold(String::new(), |mut lines, node| {
+        let endpoints = names::masters(cluster).iter().fold(String::new(), |mut lines, master| {
             // Writing to a String cannot fail.
-            let _ = writeln!(lines, "{node}={}", names::address(node, &self.cluster_namespace));
+            let _ = writeln!(lines, "{master}={}", names::address(master, &self.cluster_namespace));
             lines
         });
         let entries = [
@@ -79,7 +79,7 @@ impl Binding {
             ("namespace", self.namespace.clone()),
             ("prefix", format!("redlock:{}/", self.namespace)),
             ("max-ttl", seconds(cluster.spec.max_ttl())),
-            ("node-timeout", seconds(cluster.spec.node_timeout())),
+            ("call-timeout", seconds(cluster.spec.call_timeout())),
         ];
         let mut labels = names::labels(&self.cluster, None);
         labels.insert(CLUSTER_NAMESPACE_LABEL.to_owned(), self.cluster_namespace.clone());
@@ -195,7 +195,7 @@ mod tests {
     use crate::lock::fixtures;
 
     #[test]
-    fn clients_find_nodes_login_and_limits_in_the_secret() {
+    fn clients_find_masters_login_and_limits_in_the_secret() {
         let password = RootKey::generate().client_password("billing");
         let secret = Binding::of(&fixtures::lock()).secret(&fixtures::cluster(), &password);
         let data: BTreeMap<_, _> =
@@ -209,7 +209,7 @@ mod tests {
             ),
             ("max-ttl", "60s"),
             ("namespace", "billing"),
-            ("node-timeout", "50ms"),
+            ("call-timeout", "50ms"),
             ("password", password.expose()),
             ("prefix", "redlock:billing/"),
             ("provider", "redlock-operator"),

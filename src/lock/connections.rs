@@ -14,12 +14,12 @@ use super::error::{self, Error};
 use crate::api::RedisLockCluster;
 use crate::cluster::credentials::{Password, RootKey, UnusableKey};
 use crate::cluster::names::{self, EVERY_NAMESPACE, REDIS_PORT};
-use crate::redlock::redis_node::Health;
-use crate::redlock::{Address, Client, Credentials, Endpoint, Marker, RedisNode};
+use redlock_engine::redis_master::Health;
+use redlock_engine::{Address, Client, Credentials, Endpoint, Marker, RedisMaster};
 
 /// How old the knowledge of a cluster's root secret may become.
 const MAX_AGE: Duration = Duration::from_mins(10);
-/// How soon it is read again when nodes refuse the password that was made from it.
+/// How soon it is read again when masters refuse the password that was made from it.
 const MIN_AGE: Duration = Duration::from_secs(5);
 /// How long the first connections may take before the first call goes out regardless.
 const SETTLING: Duration = Duration::from_secs(1);
@@ -61,8 +61,8 @@ impl Unconnected {
 struct Plan {
     name: String,
     namespace: String,
-    nodes: usize,
-    node_timeout: Duration,
+    masters: usize,
+    call_timeout: Duration,
     root: RootKey,
 }
 
@@ -81,13 +81,13 @@ pub struct Connections {
 // === impl Engine ===
 
 impl Engine {
-    /// An engine of these nodes, for clients' passwords made from `root`.
+    /// An engine of these masters, for clients' passwords made from `root`.
     #[must_use]
     pub fn new(client: Client, root: RootKey) -> Self {
         Self { client, root, refused: AtomicBool::new(false) }
     }
 
-    /// The client of its nodes.
+    /// The client of its masters.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
@@ -99,16 +99,17 @@ impl Engine {
         self.root.client_password(namespace)
     }
 
-    /// Nodes refuse the operator's password: the root secret is to be read again.
+    /// Masters refuse the operator's password: the root secret is to be read again.
     pub fn credentials_were_refused(&self) {
         self.refused.store(true, Ordering::Relaxed);
     }
 
-    /// Ends when each node is either connected or known to be down, or after a second: a first call would otherwise find
+    /// Ends when each master is either connected or known to be down, or after a second: a first call would otherwise find
     /// nobody, and a status would show trouble that there is not.
     pub async fn settled(&self) {
         let over = Instant::now() + SETTLING;
-        while Instant::now() < over && self.client.nodes().iter().any(|node| node.health() == Health::Connecting) {
+        while Instant::now() < over && self.client.masters().iter().any(|master| master.health() == Health::Connecting)
+        {
             sleep(GLANCE).await;
         }
     }
@@ -121,17 +122,17 @@ impl Plan {
         Self {
             name: cluster.name_any(),
             namespace: cluster.namespace().unwrap_or_default(),
-            nodes: usize::try_from(cluster.spec.nodes).unwrap_or(0),
-            node_timeout: cluster.spec.node_timeout(),
+            masters: usize::try_from(cluster.spec.masters).unwrap_or(0),
+            call_timeout: cluster.spec.call_timeout(),
             root,
         }
     }
 
     fn connect(&self) -> Engine {
         let password = self.root.client_password(EVERY_NAMESPACE);
-        let node = |index| {
-            let name = names::node(&self.name, index);
-            RedisNode::connect(Endpoint {
+        let master = |index| {
+            let name = names::master(&self.name, index);
+            RedisMaster::connect(Endpoint {
                 address: Address::Tcp(host(&names::address(&name, &self.namespace)), REDIS_PORT),
                 name,
                 credentials: Credentials::Password {
@@ -141,11 +142,11 @@ impl Plan {
                 marker: Marker::Required,
             })
         };
-        Engine::new(Client::new((0..self.nodes).map(node), self.node_timeout), self.root.clone())
+        Engine::new(Client::new((0..self.masters).map(master), self.call_timeout), self.root.clone())
     }
 }
 
-/// The host of `address`, which ends in the port of every node.
+/// The host of `address`, which ends in the port of every master.
 fn host(address: &str) -> String {
     address.rsplit_once(':').map_or(address, |(host, _)| host).to_owned()
 }

@@ -32,7 +32,7 @@ const STATUS_WRITES_PER_SECOND: u32 = 20;
 /// How often it is looked for actors and connections whose objects are gone.
 const SWEEP_PERIOD: Duration = Duration::from_secs(5);
 
-/// Runs the controller and the keeper until `shutdown`, then leaves what is held on the nodes, for the next process to go
+/// Runs the controller and the keeper until `shutdown`, then leaves what is held on the masters, for the next process to go
 /// on with. Ends before only if a part of it ended that must not.
 pub async fn run(ctx: Context, shutdown: CancellationToken) {
     let (notices, told) = Notices::channel();

@@ -6,7 +6,7 @@ use super::connections::Unconnected;
 use super::identity::{identity, recorded_owner};
 use super::state::State;
 use crate::api::{DistributedLock, RedisLockCluster};
-use crate::redlock::{LeaseOptions, LockKey, Owner, Renewal};
+use redlock_engine::{LeaseOptions, LockKey, Owner, Renewal};
 
 /// What is known when a lock is looked at.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +26,7 @@ pub struct Situation<'a> {
 /// Why a lock cannot be worked on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
-    /// Its name is none that the nodes can have.
+    /// Its name is none that the masters can have.
     InvalidKey(String),
     /// Its cluster does not exist.
     ClusterNotFound,
@@ -67,7 +67,7 @@ pub enum Action {
         /// The grant that status shows.
         recorded: Option<Recorded>,
     },
-    /// Do nothing with the nodes until something changes, and say why. What is held stays held.
+    /// Do nothing with the masters until something changes, and say why. What is held stays held.
     Wait(Obstacle),
     /// The lock cannot work as it is written: give back what is held, and say why.
     Refuse {

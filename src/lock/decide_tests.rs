@@ -8,7 +8,7 @@ use super::*;
 use crate::api::cluster::{AllowedNamespaces, NamespacesFrom};
 use crate::api::lock::LeaseSpec;
 use crate::lock::fixtures;
-use crate::redlock::{Grant, Token};
+use redlock_engine::{Grant, Token};
 
 fn situation<'a>(lock: &'a DistributedLock, cluster: &'a RedisLockCluster) -> Situation<'a> {
     Situation { lock, cluster: Some(cluster), unconnected: None, state: None, leader: true }

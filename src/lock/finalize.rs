@@ -10,7 +10,7 @@ use super::notices::Notice;
 use super::state::Ending;
 use super::{Subject, Watched};
 use crate::api::DistributedLock;
-use crate::redlock::Released;
+use redlock_engine::Released;
 
 /// Adds the finalizer, unless `object` has it.
 pub async fn add(api: &Api<DistributedLock>, subject: &Subject, object: &Watched) -> Result<(), Error> {
@@ -48,7 +48,7 @@ pub async fn remove(api: &Api<DistributedLock>, subject: &Subject, object: &Watc
 /// What people are told of how a lock ended.
 #[must_use]
 pub fn notice(ending: Option<Ending>, may_be_held: bool) -> Option<Notice> {
-    let expires = "too few nodes could be asked: what they hold of the lock ends by itself after its ttl";
+    let expires = "too few masters could be asked: what they hold of the lock ends by itself after its ttl";
     let may_be_left = match ending {
         Some(Ending::Released(Released::Held)) => return Some(Notice::Released),
         Some(Ending::Released(Released::AlreadyExpired)) => false,

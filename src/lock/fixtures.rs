@@ -38,14 +38,14 @@ pub fn observed_lock() -> DistributedLock {
     lock
 }
 
-/// A cluster of five nodes that admits every namespace.
+/// A cluster of five masters that admits every namespace.
 pub fn cluster() -> RedisLockCluster {
     let spec = RedisLockClusterSpec {
-        nodes: 5,
+        masters: 5,
         image: None,
         max_ttl: None,
         restart_delay: None,
-        node_timeout: None,
+        call_timeout: None,
         allowed_namespaces: Some(AllowedNamespaces { from: NamespacesFrom::All }),
         resources: None,
     };

@@ -1,7 +1,7 @@
 //! In which name the operator holds a lock, and what is shown of the name that a key holds.
 
 use crate::api::DistributedLock;
-use crate::redlock::{Owner, Token};
+use redlock_engine::{Owner, Token};
 
 /// Length of a UID as Kubernetes writes it.
 const UID_LENGTH: usize = 36;

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::connections::Engine;
-use crate::redlock::{Error, LeaseOptions, LockKey, Owner, Reason};
+use redlock_engine::{Error, LeaseOptions, LockKey, Owner, Reason};
 
 /// What an actor is to do.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// The nodes.
+    /// The masters.
     pub engine: Arc<Engine>,
     /// The lock.
     pub key: LockKey,
@@ -37,7 +37,7 @@ pub enum Task {
     Observe,
     /// Give back what is held, or this grant if nothing is; then end.
     Release(Option<Owner>),
-    /// Leave what is held on the nodes, and end.
+    /// Leave what is held on the masters, and end.
     Abandon,
     /// Panic, once.
     #[cfg(test)]
@@ -56,7 +56,7 @@ impl Job {
         same_task && Arc::ptr_eq(&self.engine, &other.engine) && self.key == other.key
     }
 
-    /// Takes note of nodes that refuse the operator's password.
+    /// Takes note of masters that refuse the operator's password.
     pub(super) fn note_refused_credentials(&self, error: &Error) {
         if error.reason() == Reason::Auth {
             self.engine.credentials_were_refused();

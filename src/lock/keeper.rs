@@ -18,7 +18,7 @@ use super::publisher::Publisher;
 use super::state::{Ending, State};
 use crate::operator::leadership::Leadership;
 use crate::operator::metrics::Metrics;
-use crate::redlock::Owner;
+use redlock_engine::Owner;
 
 /// How long an actor may take to stop. The engine's release ends within one limit on a call (at most 1 s), after at most
 /// 1 s for a first connection.
@@ -44,7 +44,7 @@ pub struct Shared {
 pub enum Stop {
     /// Give back what is held; if nothing is, this grant.
     Release(Option<Owner>),
-    /// Leave what is held on the nodes.
+    /// Leave what is held on the masters.
     Abandon,
 }
 
@@ -111,7 +111,7 @@ impl Keeper {
         entry.stop(how).await
     }
 
-    /// Stops all actors, leaving what they hold on the nodes for the next process to go on with.
+    /// Stops all actors, leaving what they hold on the masters for the next process to go on with.
     pub async fn shut_down(&self) {
         let all: Vec<_> = self.actors().drain().map(|(_, entry)| entry).collect();
         join_all(all.into_iter().map(|entry| entry.stop(Stop::Abandon))).await;

@@ -7,7 +7,7 @@ use crate::cluster::credentials::RootKey;
 use crate::lock::connections::Engine;
 use crate::lock::fixtures;
 use crate::lock::notices::Notice;
-use crate::redlock::{Client, LeaseOptions, LockKey};
+use redlock_engine::{Client, LeaseOptions, LockKey};
 
 fn subject(uid: &str) -> Subject {
     let (namespace, name) = ("billing".to_owned(), "nightly".to_owned());

@@ -1,6 +1,6 @@
 //! Controller of `DistributedLock`, and the keeper of running leases.
 //!
-//! The keeper has one actor per lock, which talks to the nodes; the controller talks to the API server. Neither waits for
+//! The keeper has one actor per lock, which talks to the masters; the controller talks to the API server. Neither waits for
 //! the other: renewals go on while the API server is away, and reconciles do not wait for a grant.
 //!
 //! # Layout
@@ -10,7 +10,7 @@
 //! - [`keeper`]: the actors; [`actor`]: takes and keeps one lock; [`observe`]: watches one that others hold;
 //!   [`job`]: what an actor is told; [`state`]: what it knows
 //! - [`connections`]: one engine client per cluster
-//! - [`client_secret`]: the Secret with which pods reach the nodes
+//! - [`client_secret`]: the Secret with which pods reach the masters
 //! - [`finalize`]: gives back what a deleted lock holds
 //! - [`publisher`]: when status is refreshed, by a [`budget`] of writes; [`notices`]: Events
 //! - [`identity`]: in which name a lock is held; [`error`]: why a reconcile failed

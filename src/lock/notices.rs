@@ -7,7 +7,7 @@ use tracing::warn;
 
 use crate::operator::events::Events;
 use crate::operator::leadership::Leadership;
-use crate::redlock::{Loss, Token};
+use redlock_engine::{Loss, Token};
 
 /// How many transitions may wait to be told. More than that means an API server that does not answer; the oldest news
 /// is worth more than the memory.
@@ -46,7 +46,7 @@ impl Notice {
                 (EventType::Normal, "Acquired", "Acquire", format!("held by {holder} with fencing token {token}"))
             }
             Self::Lost(loss) => (EventType::Warning, "Lost", "Renew", loss.to_string()),
-            Self::Released => (EventType::Normal, "Released", "Release", "given back on the nodes".to_owned()),
+            Self::Released => (EventType::Normal, "Released", "Release", "given back on the masters".to_owned()),
             Self::Contended(holder) => {
                 (EventType::Normal, "Contended", "Acquire", format!("waiting: held by {holder}"))
             }

@@ -7,17 +7,17 @@ use tokio::time::{Instant, sleep};
 use super::actor::{Actor, with_jitter};
 use super::job::Job;
 use super::state::{Sighting, State, Trouble};
-use crate::redlock::{Error, Observation};
+use redlock_engine::{Error, Observation};
 
-/// How often the nodes are read; up to half of it again is added at random.
+/// How often the masters are read; up to half of it again is added at random.
 const PERIOD: Duration = Duration::from_secs(1);
-/// How often in a row too few nodes must answer before it is told. One slow answer is no news.
+/// How often in a row too few masters must answer before it is told. One slow answer is no news.
 const MISSES: u32 = 2;
-/// By how much a key must last longer than last seen to have been renewed: nodes are read at different moments.
+/// By how much a key must last longer than last seen to have been renewed: masters are read at different moments.
 const RENEWED_BY: Duration = Duration::from_millis(200);
 
 impl Actor {
-    /// Reads the nodes for ever, and reports what changes.
+    /// Reads the masters for ever, and reports what changes.
     pub(super) async fn observe(&mut self, job: &Job) {
         job.engine.settled().await;
         let mut missed = 0;
@@ -89,7 +89,7 @@ mod tests {
     }
 
     fn down() -> Result<Observation, Error> {
-        Err(Error::NoQuorum { usable: 1, needed: 3, nodes: 5, failures: Vec::new() })
+        Err(Error::NoQuorum { usable: 1, needed: 3, masters: 5, failures: Vec::new() })
     }
 
     #[test]

@@ -26,13 +26,13 @@ use super::{Subject, Watched, finalize};
 use crate::api::{DistributedLock, RedisLockCluster, WatchedCluster};
 use crate::cluster::names::STATUS_MANAGER;
 use crate::operator::Context;
-use crate::redlock::{LockKey, Reason};
+use redlock_engine::{LockKey, Reason};
 
 /// How often a lock is looked at though nothing tells to: to heal what was changed behind the operator's back.
 const HEAL_AFTER: Duration = Duration::from_mins(10);
 /// How soon a cluster's missing Secret is looked for again. Secrets are not watched.
 const SECRET_AFTER: Duration = Duration::from_secs(2);
-/// How soon a cluster's Secret is looked at again when nodes refuse the password made from it.
+/// How soon a cluster's Secret is looked at again when masters refuse the password made from it.
 const CREDENTIALS_AFTER: Duration = Duration::from_secs(6);
 /// How long the first list of clusters is waited for.
 const FIRST_LIST: Duration = Duration::from_secs(10);
@@ -127,7 +127,7 @@ impl Reconciler {
             }
             decide::Action::Finalize { recorded } => self.finalize(&subject, object, engine, recorded).await,
             decide::Action::Wait(obstacle) => {
-                // What is held, or may be, is left to its actor: the nodes may outlive what is missing here.
+                // What is held, or may be, is left to its actor: the masters may outlive what is missing here.
                 if !matches!(state, None | Some(State::Held { .. } | State::Adopting { .. })) {
                     self.keeper.stop(&subject.uid, Stop::Release(None)).await;
                 }
@@ -204,7 +204,7 @@ impl Reconciler {
         let secret = self.secrets.ensure(&binding, binding.secret(cluster, &password)).await;
         let conflict = secret.as_ref().ok().and_then(Option::as_deref);
         self.show(subject, lock, Some(cluster), obstacle.as_ref(), conflict).await?;
-        // After the status: pods' way to the nodes must not hold up what is known of the lock.
+        // After the status: pods' way to the masters must not hold up what is known of the lock.
         let conflict = secret?;
 
         let refused =
@@ -326,8 +326,8 @@ impl Reconciler {
         let base = self.publisher.current(uid, version.as_deref(), lock.status.as_ref());
         let state = self.keeper.state(uid);
         let view = View { lock, base: &base, obstacle, name_conflict, state: state.as_ref() };
-        let nodes = cluster.map_or(0, |c| usize::try_from(c.spec.nodes).unwrap_or(0));
-        let keep = status::compute(&view, nodes, Times::KeepUntil(self.publisher.deadline(uid)), Now::read());
+        let masters = cluster.map_or(0, |c| usize::try_from(c.spec.masters).unwrap_or(0));
+        let keep = status::compute(&view, masters, Times::KeepUntil(self.publisher.deadline(uid)), Now::read());
         let is_news = keep.status != base;
         let has_times = matches!(state, Some(State::Held { .. } | State::Observed(_)));
         let fresh = self.publisher.take_turn(uid) || (is_news && has_times && self.publisher.take_spare());
@@ -335,7 +335,7 @@ impl Reconciler {
             // Shown without times now, and with them when its turn comes.
             self.publisher.renewed(subject);
         }
-        let shown = if fresh { status::compute(&view, nodes, Times::Fresh, Now::read()) } else { keep };
+        let shown = if fresh { status::compute(&view, masters, Times::Fresh, Now::read()) } else { keep };
         if shown.status == base || !self.leadership.is_leader() {
             return Ok(());
         }

@@ -237,7 +237,7 @@ async fn the_finalizer_is_there_before_anything_is_taken_and_trouble_is_shown_by
     assert!(asked.iter().any(|(asked, _)| *asked == format!("POST {SECRETS}")), "{asked:?}");
     lock.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
 
-    // Nothing answers at the nodes' addresses.
+    // Nothing answers at the masters' addresses.
     while bench.reconciler.keeper.state(fixtures::UID).is_none_or(|state| state.trouble().is_none()) {
         futures::StreamExt::next(&mut bench.events).await;
     }
@@ -279,7 +279,7 @@ async fn a_deleted_lock_is_let_go_though_its_cluster_is_gone() {
 }
 
 #[tokio::test]
-async fn a_deleted_lock_is_let_go_though_the_nodes_its_secret_and_permissions_are_gone() {
+async fn a_deleted_lock_is_let_go_though_the_masters_its_secret_and_permissions_are_gone() {
     for code in [StatusCode::NOT_FOUND, StatusCode::INTERNAL_SERVER_ERROR] {
         let answers =
             vec![(format!("GET {AUTH}"), refusal(code)), (format!("GET {SECRET}"), refusal(StatusCode::FORBIDDEN))];

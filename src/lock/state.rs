@@ -2,8 +2,8 @@
 
 use tokio::time::Instant;
 
-use crate::redlock::error::NodeFailure;
-use crate::redlock::{Error, Grant, Loss, NodeError, Owner, Reason, Released};
+use redlock_engine::error::MasterFailure;
+use redlock_engine::{Error, Grant, Loss, MasterError, Owner, Reason, Released};
 
 /// Where a lock stands, as its actor sees it.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,7 +21,7 @@ pub enum State {
     Contending {
         /// How the last grant ended, if it ended against the holder's will.
         lost: Option<Loss>,
-        /// What the nodes last said.
+        /// What the masters last said.
         answer: Option<Refusal>,
     },
     /// Held by this resource.
@@ -42,16 +42,16 @@ pub enum State {
 pub enum Refusal {
     /// Another holds it: the key's value, where it was read.
     Contended(Option<String>),
-    /// Too few nodes gave a vote.
+    /// Too few masters gave a vote.
     Trouble(Trouble),
 }
 
-/// Why nodes do not make a majority.
+/// Why masters do not make a majority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
     /// The bounded word.
     pub reason: Reason,
-    /// For people. The same as long as the nodes' states are the same, so that a status that shows it settles.
+    /// For people. The same as long as the masters' states are the same, so that a status that shows it settles.
     pub message: String,
 }
 
@@ -68,10 +68,10 @@ pub enum Sighting {
         renewed_at: Instant,
         /// Until when the key is there at least, were it not renewed again; `None` for a key that never expires.
         valid_until: Option<Instant>,
-        /// Nodes that show it.
+        /// Masters that show it.
         votes: usize,
     },
-    /// Too few nodes answer to tell.
+    /// Too few masters answer to tell.
     Untold(Trouble),
 }
 
@@ -82,7 +82,7 @@ pub enum Ending {
     Nothing,
     /// Given back, with that result.
     Released(Released),
-    /// Left on the nodes, for another process to go on with.
+    /// Left on the masters, for another process to go on with.
     Abandoned,
 }
 
@@ -106,7 +106,7 @@ impl State {
         matches!(self, Self::Held { .. })
     }
 
-    /// What keeps the nodes from a majority, if something does.
+    /// What keeps the masters from a majority, if something does.
     #[must_use]
     pub fn trouble(&self) -> Option<&Trouble> {
         match self {
@@ -121,8 +121,8 @@ impl State {
 impl From<&Error> for Trouble {
     fn from(error: &Error) -> Self {
         let message = match error {
-            Error::NoQuorum { usable, needed, nodes, failures } => {
-                format!("{usable} of {nodes} nodes usable, {needed} needed{}", list(failures))
+            Error::NoQuorum { usable, needed, masters, failures } => {
+                format!("{usable} of {masters} masters usable, {needed} needed{}", list(failures))
             }
             Error::TooSlow { .. } => {
                 "a majority agreed, but too late for what is left of the lease to be of use".into()
@@ -142,53 +142,53 @@ impl From<&Error> for Refusal {
     }
 }
 
-/// The nodes by name, each with what is wrong in words that do not change from one attempt to the next: the text of a
-/// refused connection and that of a slow one alternate while a node is down.
-fn list(failures: &[NodeFailure]) -> String {
-    let mut nodes: Vec<_> = failures.iter().map(|f| format!("{}: {}", f.node, word(&f.error))).collect();
-    nodes.sort_unstable();
-    if nodes.is_empty() { String::new() } else { format!(" ({})", nodes.join("; ")) }
+/// The masters by name, each with what is wrong in words that do not change from one attempt to the next: the text of a
+/// refused connection and that of a slow one alternate while a master is down.
+fn list(failures: &[MasterFailure]) -> String {
+    let mut masters: Vec<_> = failures.iter().map(|f| format!("{}: {}", f.master, word(&f.error))).collect();
+    masters.sort_unstable();
+    if masters.is_empty() { String::new() } else { format!(" ({})", masters.join("; ")) }
 }
 
-fn word(error: &NodeError) -> &'static str {
+fn word(error: &MasterError) -> &'static str {
     match error {
-        NodeError::Unreachable(_) | NodeError::Timeout => "no answer",
-        NodeError::Quarantined => "kept out (not armed)",
-        NodeError::Auth(_) => "refuses the credentials",
-        NodeError::Misconfigured(_) => "not fit to keep locks",
-        NodeError::OutOfMemory => "out of memory",
-        NodeError::TtlRefused => "refuses the ttl",
-        NodeError::Protocol(_) => "unexpected answer",
+        MasterError::Unreachable(_) | MasterError::Timeout => "no answer",
+        MasterError::Quarantined => "kept out (not armed)",
+        MasterError::Auth(_) => "refuses the credentials",
+        MasterError::Misconfigured(_) => "not fit to keep locks",
+        MasterError::OutOfMemory => "out of memory",
+        MasterError::TtlRefused => "refuses the ttl",
+        MasterError::Protocol(_) => "unexpected answer",
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::redlock::Token;
+    use redlock_engine::Token;
 
-    fn failure(node: &str, error: NodeError) -> NodeFailure {
-        NodeFailure { node: node.to_owned(), error }
+    fn failure(master: &str, error: MasterError) -> MasterFailure {
+        MasterFailure { master: master.to_owned(), error }
     }
 
     #[test]
-    fn the_message_is_the_same_while_the_nodes_are() {
-        let error = |failures| Error::NoQuorum { usable: 2, needed: 3, nodes: 5, failures };
+    fn the_message_is_the_same_while_the_masters_are() {
+        let error = |failures| Error::NoQuorum { usable: 2, needed: 3, masters: 5, failures };
         let once = error(vec![
-            failure("q-1", NodeError::Timeout),
-            failure("q-0", NodeError::Unreachable("connection refused (os error 111)".to_owned())),
-            failure("q-4", NodeError::Quarantined),
+            failure("q-1", MasterError::Timeout),
+            failure("q-0", MasterError::Unreachable("connection refused (os error 111)".to_owned())),
+            failure("q-4", MasterError::Quarantined),
         ]);
         let again = error(vec![
-            failure("q-4", NodeError::Quarantined),
-            failure("q-0", NodeError::Timeout),
-            failure("q-1", NodeError::Unreachable("not tried again yet".to_owned())),
+            failure("q-4", MasterError::Quarantined),
+            failure("q-0", MasterError::Timeout),
+            failure("q-1", MasterError::Unreachable("not tried again yet".to_owned())),
         ]);
         let trouble = Trouble::from(&once);
         assert_eq!(trouble, Trouble::from(&again));
         assert_eq!(
             trouble.message,
-            "2 of 5 nodes usable, 3 needed (q-0: no answer; q-1: no answer; q-4: kept out (not armed))"
+            "2 of 5 masters usable, 3 needed (q-0: no answer; q-1: no answer; q-4: kept out (not armed))"
         );
         assert_eq!(trouble.reason, Reason::NoQuorum);
     }

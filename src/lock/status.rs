@@ -85,9 +85,9 @@ impl Now {
     }
 }
 
-/// The status that `view` shows at `now`; the API server's, where there is nothing to tell. `nodes` is their number.
+/// The status that `view` shows at `now`; the API server's, where there is nothing to tell. `masters` is their number.
 #[must_use]
-pub fn compute(view: &View<'_>, nodes: usize, times: Times, now: Now) -> Shown {
+pub fn compute(view: &View<'_>, masters: usize, times: Times, now: Now) -> Shown {
     let mut page = Page { status: view.base.clone(), deadline: None, generation: view.lock.metadata.generation, now };
     if let Times::KeepUntil(until) = times {
         page.deadline = until;
@@ -102,7 +102,7 @@ pub fn compute(view: &View<'_>, nodes: usize, times: Times, now: Now) -> Shown {
                 valid_until: Some(grant.valid_until),
                 votes: grant.votes,
             };
-            page.held(&owner.to_string(), lease, nodes, times, "Acquired");
+            page.held(&owner.to_string(), lease, masters, times, "Acquired");
             page.available();
             true
         }
@@ -110,7 +110,7 @@ pub fn compute(view: &View<'_>, nodes: usize, times: Times, now: Now) -> Shown {
             page.stopped(obstacle, &obstacle.message(view.lock), was_held);
             true
         }
-        (None, Some(state)) => page.unheld(state, nodes, times),
+        (None, Some(state)) => page.unheld(state, masters, times),
         (None, None) => false,
     };
     if !news {
@@ -150,7 +150,7 @@ impl Page {
     }
 
     /// The state of a lock that this resource does not hold. False if it says nothing new.
-    fn unheld(&mut self, state: &State, nodes: usize, times: Times) -> bool {
+    fn unheld(&mut self, state: &State, masters: usize, times: Times) -> bool {
         match state {
             State::Adopting { trouble: Some(trouble), .. } => {
                 // It may still be held, with the same token: only the proof is missing.
@@ -167,7 +167,7 @@ impl Page {
                 self.not_held(if lost.is_some() { LockPhase::Lost } else { LockPhase::Waiting });
                 self.refused(answer);
             }
-            State::Observed(sighting) => self.observed(sighting, nodes, times),
+            State::Observed(sighting) => self.observed(sighting, masters, times),
             _ => return false,
         }
         true
@@ -189,7 +189,7 @@ impl Page {
         }
     }
 
-    fn observed(&mut self, sighting: &Sighting, nodes: usize, times: Times) {
+    fn observed(&mut self, sighting: &Sighting, masters: usize, times: Times) {
         match sighting {
             Sighting::Nobody => {
                 self.not_held(LockPhase::Pending);
@@ -199,7 +199,7 @@ impl Page {
             Sighting::Somebody { value, renewed_at, valid_until, votes } => {
                 let (renewed_at, valid_until, votes) = (*renewed_at, *valid_until, *votes);
                 let lease = Lease { acquired_at: renewed_at, renewed_at, valid_until, votes };
-                self.held(value, lease, nodes, times, "Observed");
+                self.held(value, lease, masters, times, "Observed");
                 self.available();
             }
             Sighting::Untold(trouble) => {
@@ -213,7 +213,7 @@ impl Page {
         }
     }
 
-    fn held(&mut self, value: &str, lease: Lease, nodes: usize, times: Times, reason: &str) {
+    fn held(&mut self, value: &str, lease: Lease, masters: usize, times: Times, reason: &str) {
         let holder = shown(value);
         let token = holder.token.map(api_token);
         let status = &mut self.status;
@@ -233,7 +233,7 @@ impl Page {
             None => format!("held by {}, which has no fencing token", holder.name),
         };
         status.holder = Some(holder.name);
-        self.times(&lease, nodes, times, same);
+        self.times(&lease, masters, times, same);
         // The end of a lease can come before its watchdog wakes to tell of it.
         if lease.valid_until.is_some_and(|until| until <= self.now.mono) && reason == "Acquired" {
             self.set(HELD, Truth::Unknown, "Expired", "not renewed in time: the hold is not proven any more");
@@ -242,7 +242,7 @@ impl Page {
         }
     }
 
-    fn times(&mut self, lease: &Lease, nodes: usize, times: Times, same: bool) {
+    fn times(&mut self, lease: &Lease, masters: usize, times: Times, same: bool) {
         let kept = match times {
             Times::KeepUntil(until) => until.filter(|&until| same && until > self.now.mono),
             Times::Fresh => None,
@@ -253,7 +253,7 @@ impl Page {
         }
         self.clear_times();
         if !same || times == Times::Fresh {
-            self.status.votes = Some(format!("{}/{nodes}", lease.votes));
+            self.status.votes = Some(format!("{}/{masters}", lease.votes));
         }
         if times != Times::Fresh {
             return;

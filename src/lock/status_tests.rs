@@ -6,7 +6,7 @@ use super::*;
 use crate::lock::connections::Unconnected;
 use crate::lock::fixtures;
 use crate::lock::identity::identity;
-use crate::redlock::{Grant, Loss, Owner, Reason, Token};
+use redlock_engine::{Grant, Loss, Owner, Reason, Token};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -33,7 +33,7 @@ fn held(token: u64, now: Now, age: Duration) -> State {
 }
 
 fn trouble(reason: Reason) -> Trouble {
-    Trouble { reason, message: "2 of 5 nodes usable, 3 needed".to_owned() }
+    Trouble { reason, message: "2 of 5 masters usable, 3 needed".to_owned() }
 }
 
 struct Case {
@@ -172,7 +172,7 @@ fn a_process_that_slept_between_grant_and_status_claims_nothing() {
     let status = Case::new().show(Some(&held(17, now, 60_000 * MS)), Times::Fresh, now).status;
     assert_eq!((&status.renew_time, &status.valid_until, &status.validity), (&None, &None, &None));
     assert_eq!(word(&status, HELD), ("Unknown", "Expired"));
-    assert_eq!(status.fencing_token, Some(17), "for the next process to ask the nodes");
+    assert_eq!(status.fencing_token, Some(17), "for the next process to ask the masters");
 }
 
 #[test]
@@ -223,13 +223,13 @@ fn who_waits_sees_who_holds_and_never_anothers_token() {
 }
 
 #[test]
-fn too_few_nodes_are_told_by_both_conditions() {
+fn too_few_masters_are_told_by_both_conditions() {
     for reason in [Reason::NoQuorum, Reason::Quarantined, Reason::Auth, Reason::OutOfMemory, Reason::Misconfigured] {
         let state = State::Contending { lost: None, answer: Some(Refusal::Trouble(trouble(reason))) };
         let status = Case::new().show(Some(&state), KEEP, now()).status;
         assert_eq!(word(&status, HELD), ("False", reason.as_str()));
         assert_eq!(word(&status, CLUSTER_AVAILABLE), ("False", reason.as_str()));
-        assert_eq!(condition(&status, HELD).message, "2 of 5 nodes usable, 3 needed");
+        assert_eq!(condition(&status, HELD).message, "2 of 5 masters usable, 3 needed");
     }
 }
 

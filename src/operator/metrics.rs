@@ -70,9 +70,9 @@ struct Families {
     reconcile_time: Family<ByController, Histogram, fn() -> Histogram>,
     watch_errors: Family<ByController, Count>,
     leader: Gauge,
-    cluster_nodes: Family<ByObject, Gauge>,
-    cluster_nodes_armed: Family<ByObject, Gauge>,
-    node_crashes: Family<ByObject, Count>,
+    cluster_masters: Family<ByObject, Gauge>,
+    cluster_masters_armed: Family<ByObject, Gauge>,
+    master_crashes: Family<ByObject, Count>,
     lock_held: Family<ByObject, Gauge>,
     acquisitions: Family<ByResult, Count>,
     renewals: Count,
@@ -92,9 +92,9 @@ impl Default for Families {
             reconcile_time: Family::new_with_constructor(|| Histogram::new(RECONCILE_BUCKETS)),
             watch_errors: Family::default(),
             leader: Gauge::default(),
-            cluster_nodes: Family::default(),
-            cluster_nodes_armed: Family::default(),
-            node_crashes: Family::default(),
+            cluster_masters: Family::default(),
+            cluster_masters_armed: Family::default(),
+            master_crashes: Family::default(),
             lock_held: Family::default(),
             acquisitions: Family::default(),
             renewals: Counter::default(),
@@ -111,9 +111,9 @@ impl Families {
             reconcile_time,
             watch_errors,
             leader,
-            cluster_nodes,
-            cluster_nodes_armed,
-            node_crashes,
+            cluster_masters,
+            cluster_masters_armed,
+            master_crashes,
             lock_held,
             acquisitions,
             renewals,
@@ -130,9 +130,13 @@ impl Families {
             reconcile_time.clone(),
         );
         all.register("watch_errors", "Errors of a controller's watches of the API server", watch_errors.clone());
-        all.register("cluster_nodes", "Nodes of a RedisLockCluster", cluster_nodes.clone());
-        all.register("cluster_nodes_armed", "Nodes of a RedisLockCluster that may vote", cluster_nodes_armed.clone());
-        all.register("node_crashes", "Nodes that went away or lost their data", node_crashes.clone());
+        all.register("cluster_masters", "Masters of a RedisLockCluster", cluster_masters.clone());
+        all.register(
+            "cluster_masters_armed",
+            "Masters of a RedisLockCluster that may vote",
+            cluster_masters_armed.clone(),
+        );
+        all.register("master_crashes", "Masters that went away or lost their data", master_crashes.clone());
         all.register("lock_held", "Whether the operator holds the lock for this DistributedLock", lock_held.clone());
         all.register("acquisitions", "Attempts to acquire a lock, by what came of them", acquisitions.clone());
         all.register("renewals", "Successful renewals of held locks", renewals.clone());
@@ -189,24 +193,24 @@ impl Metrics {
         self.families.leader.set(i64::from(leads));
     }
 
-    /// So many nodes of a cluster are armed, of so many.
-    pub fn set_nodes(&self, namespace: &str, cluster: &str, armed: usize, nodes: usize) {
+    /// So many masters of a cluster are armed, of so many.
+    pub fn set_masters(&self, namespace: &str, cluster: &str, armed: usize, masters: usize) {
         let object = ByObject::new(namespace, cluster);
-        self.families.cluster_nodes_armed.get_or_create(&object).set(gauge_value(armed));
-        self.families.cluster_nodes.get_or_create(&object).set(gauge_value(nodes));
+        self.families.cluster_masters_armed.get_or_create(&object).set(gauge_value(armed));
+        self.families.cluster_masters.get_or_create(&object).set(gauge_value(masters));
     }
 
     /// Forgets a deleted cluster.
     pub fn forget_cluster(&self, namespace: &str, cluster: &str) {
         let object = ByObject::new(namespace, cluster);
-        self.families.cluster_nodes_armed.remove(&object);
-        self.families.cluster_nodes.remove(&object);
-        self.families.node_crashes.remove(&object);
+        self.families.cluster_masters_armed.remove(&object);
+        self.families.cluster_masters.remove(&object);
+        self.families.master_crashes.remove(&object);
     }
 
-    /// A node of a cluster went away or lost its data.
-    pub fn node_crashed(&self, namespace: &str, cluster: &str) {
-        self.families.node_crashes.get_or_create(&ByObject::new(namespace, cluster)).inc();
+    /// A master of a cluster went away or lost its data.
+    pub fn master_crashed(&self, namespace: &str, cluster: &str) {
+        self.families.master_crashes.get_or_create(&ByObject::new(namespace, cluster)).inc();
     }
 
     /// Whether the lock is held by this operator for the resource (0 or 1).
@@ -219,7 +223,7 @@ impl Metrics {
         self.families.lock_held.remove(&ByObject::new(namespace, lock));
     }
 
-    /// An attempt to acquire ended: `Acquired` or a [`crate::redlock::Reason`] as a word.
+    /// An attempt to acquire ended: `Acquired` or a [`redlock_engine::Reason`] as a word.
     pub fn acquisition(&self, result: &'static str) {
         self.families.acquisitions.get_or_create(&ByResult { result }).inc();
     }
@@ -256,8 +260,8 @@ mod tests {
         metrics.reconciled("lock", Some("Api"), Duration::from_secs(2));
         metrics.watch_failed("cluster");
         metrics.set_leader(true);
-        metrics.set_nodes("locks", "main", 4, 5);
-        metrics.node_crashed("locks", "main");
+        metrics.set_masters("locks", "main", 4, 5);
+        metrics.master_crashed("locks", "main");
         metrics.set_held("shop", "checkout", true);
         metrics.acquisition("Acquired");
         metrics.acquisition("Contended");
@@ -271,9 +275,9 @@ mod tests {
             "redlock_reconcile_duration_seconds_count{controller=\"lock\"} 2",
             "redlock_reconcile_duration_seconds_bucket{le=\"0.03\",controller=\"lock\"} 1",
             "redlock_watch_errors_total{controller=\"cluster\"} 1",
-            "redlock_cluster_nodes{namespace=\"locks\",name=\"main\"} 5",
-            "redlock_cluster_nodes_armed{namespace=\"locks\",name=\"main\"} 4",
-            "redlock_node_crashes_total{namespace=\"locks\",name=\"main\"} 1",
+            "redlock_cluster_masters{namespace=\"locks\",name=\"main\"} 5",
+            "redlock_cluster_masters_armed{namespace=\"locks\",name=\"main\"} 4",
+            "redlock_master_crashes_total{namespace=\"locks\",name=\"main\"} 1",
             "redlock_lock_held{namespace=\"shop\",name=\"checkout\"} 1",
             "redlock_acquisitions_total{result=\"Acquired\"} 1",
             "redlock_acquisitions_total{result=\"Contended\"} 1",
@@ -291,8 +295,8 @@ mod tests {
         let before = samples(&metrics);
         for n in 0..100 {
             let name = format!("x-{n}");
-            metrics.set_nodes("locks", &name, 4, 5);
-            metrics.node_crashed("locks", &name);
+            metrics.set_masters("locks", &name, 4, 5);
+            metrics.master_crashed("locks", &name);
             metrics.set_held("shop", &name, true);
             metrics.forget_cluster("locks", &name);
             metrics.forget_lock("shop", &name);

@@ -42,7 +42,7 @@ const API_SERVER: &str = "operator";
 /// What the operator is told.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Image of the nodes of a cluster that names none.
+    /// Image of the masters of a cluster that names none.
     pub redis_image: String,
     /// Where to answer over HTTP.
     pub listen: SocketAddr,

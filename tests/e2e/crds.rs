@@ -32,10 +32,10 @@ async fn the_definitions_are_structural_established_and_those_of_this_code() {
 async fn good_objects_pass_and_are_listed_with_their_columns() {
     scenario("good", async |env| {
         for spec in [
-            json!({"nodes": 1}),
-            json!({"nodes": 3, "maxTTL": "1s", "restartDelay": "1s", "nodeTimeout": "5ms"}),
-            json!({"nodes": 5, "maxTTL": "24h", "restartDelay": "48h", "nodeTimeout": "1s", "image": "redis:7.4-alpine"}),
-            json!({"nodes": 7, "allowedNamespaces": {"from": "All"}, "resources": {"limits": {"memory": "128Mi"}}}),
+            json!({"masters": 1}),
+            json!({"masters": 3, "maxTTL": "1s", "restartDelay": "1s", "callTimeout": "5ms"}),
+            json!({"masters": 5, "maxTTL": "24h", "restartDelay": "48h", "callTimeout": "1s", "image": "redis:7.4-alpine"}),
+            json!({"masters": 7, "allowedNamespaces": {"from": "All"}, "resources": {"limits": {"memory": "128Mi"}}}),
         ] {
             create(env, "RedisLockCluster", "good", &spec).await.unwrap_or_else(|e| panic!("{spec}: {e}"));
         }
@@ -63,16 +63,16 @@ async fn good_objects_pass_and_are_listed_with_their_columns() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_rule_refuses_a_wrong_object_with_a_text_that_says_what_to_do() {
     scenario("wrong", async |env| {
-        let cluster = |more: Value| merged(json!({"nodes": 3}), more);
+        let cluster = |more: Value| merged(json!({"masters": 3}), more);
         let clusters: [Wrong; 9] = [
-            (cluster(json!({"nodes": 4})), "nodes must be 1, 3, 5 or 7: an even number tolerates no more failures"),
-            (cluster(json!({"nodes": 9})), "nodes must be 1, 3, 5 or 7"),
+            (cluster(json!({"masters": 4})), "masters must be 1, 3, 5 or 7: an even number tolerates no more failures"),
+            (cluster(json!({"masters": 9})), "masters must be 1, 3, 5 or 7"),
             (cluster(json!({"maxTTL": "500ms"})), "maxTTL must be a duration from 1s to 24h, such as 60s or 5m"),
             (cluster(json!({"maxTTL": "25h", "restartDelay": "26h"})), "maxTTL must be a duration from 1s to 24h"),
             (cluster(json!({"restartDelay": "59s"})), "restartDelay must be at least maxTTL (60s by default)"),
             (cluster(json!({"maxTTL": "30s", "restartDelay": "29s"})), "restartDelay must be at least maxTTL"),
             (cluster(json!({"restartDelay": "49h"})), "restartDelay must be a duration of at most 48h, such as 65s"),
-            (cluster(json!({"nodeTimeout": "1ms"})), "nodeTimeout must be a duration from 5ms to 1s, such as 50ms"),
+            (cluster(json!({"callTimeout": "1ms"})), "callTimeout must be a duration from 5ms to 1s, such as 50ms"),
             (
                 cluster(json!({"allowedNamespaces": {"from": "Some"}})),
                 "Unsupported value: \"Some\": supported values: ",
@@ -83,7 +83,7 @@ async fn each_rule_refuses_a_wrong_object_with_a_text_that_says_what_to_do() {
         }
         let long = "a".repeat(51);
         let at_most = "metadata.name must have at most 50 characters";
-        refused(create(env, "RedisLockCluster", &long, &json!({"nodes": 3})).await, at_most);
+        refused(create(env, "RedisLockCluster", &long, &json!({"masters": 3})).await, at_most);
 
         let lock = |more: Value| merged(json!({"clusterRef": {"name": "main"}}), more);
         let locks: [Wrong; 9] = [
@@ -107,10 +107,10 @@ async fn each_rule_refuses_a_wrong_object_with_a_text_that_says_what_to_do() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_cannot_be_changed_says_what_to_do_instead() {
     scenario("immutable", async |env| {
-        let spec = json!({"nodes": 1, "maxTTL": "10s"});
+        let spec = json!({"masters": 1, "maxTTL": "10s"});
         objects::create_cluster(env, spec).await;
-        let move_locks = "nodes cannot be changed while the cluster exists: create a second RedisLockCluster";
-        refused(change(env, "RedisLockCluster", "main", json!({"nodes": 3})).await, move_locks);
+        let move_locks = "masters cannot be changed while the cluster exists: create a second RedisLockCluster";
+        refused(change(env, "RedisLockCluster", "main", json!({"masters": 3})).await, move_locks);
         refused(change(env, "RedisLockCluster", "main", json!({"maxTTL": "9s"})).await, "maxTTL cannot shrink");
         change(env, "RedisLockCluster", "main", json!({"maxTTL": "11s"})).await.expect("maxTTL may grow");
 

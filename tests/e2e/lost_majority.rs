@@ -69,8 +69,8 @@ async fn with_three_of_five_masters_killed_the_holder_is_told_and_nobody_is_gran
 async fn earliest_return(env: &Env, names: &[String], before: Timestamp) -> Timestamp {
     let clusters: Api<RedisLockCluster> = env.api();
     let rows = |c: &RedisLockCluster| -> Vec<Timestamp> {
-        let nodes = c.status.iter().flat_map(|s| &s.nodes).filter(|n| names.contains(&n.name));
-        nodes.filter(|n| n.crashes == 1).filter_map(|n| n.restart_not_before.as_ref().map(|t| t.0)).collect()
+        let masters = c.status.iter().flat_map(|s| &s.masters).filter(|n| names.contains(&n.name));
+        masters.filter(|n| n.crashes == 1).filter_map(|n| n.restart_not_before.as_ref().map(|t| t.0)).collect()
     };
     let all_known = |c: &RedisLockCluster| rows(c).len() == names.len();
     let cluster = wait::until(&clusters, "main", "keeping three masters out", all_known).await;

@@ -6,12 +6,12 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::DeleteParams;
-use redlock_operator::api::cluster::{NodeState, NodeStatus};
+use redlock_operator::api::cluster::{MasterState, MasterStatus};
 use redlock_operator::api::lock::LockPhase;
 use redlock_operator::api::{DistributedLock, RedisLockCluster};
 
 use crate::harness::objects::{
-    RESTART_DELAY, create_lock, held, is_held, node_state, owner, phase, ready_cluster, redis_key, token,
+    RESTART_DELAY, create_lock, held, is_held, master_state, owner, phase, ready_cluster, redis_key, token,
 };
 use crate::harness::probe::Probe;
 use crate::harness::redis::Masters;
@@ -101,11 +101,11 @@ async fn stop_server(masters: &Masters, index: usize) {
 }
 
 /// The master's row once it is kept out. It says until when, and that is the delay after it went away.
-async fn quarantined(env: &Env, name: &str, before: Timestamp) -> NodeStatus {
+async fn quarantined(env: &Env, name: &str, before: Timestamp) -> MasterStatus {
     let clusters: Api<RedisLockCluster> = env.api();
-    let is_out = |c: &RedisLockCluster| node_state(c, name) == Some(NodeState::Quarantined);
+    let is_out = |c: &RedisLockCluster| master_state(c, name) == Some(MasterState::Quarantined);
     let cluster = wait::until(&clusters, "main", &format!("keeping {name} out"), is_out).await;
-    let row = cluster.status.unwrap().nodes.into_iter().find(|n| n.name == name).unwrap();
+    let row = cluster.status.unwrap().masters.into_iter().find(|n| n.name == name).unwrap();
     let gone = row.last_crash_time.as_ref().expect("a lost master's row says when it went").0;
     let not_before = row.restart_not_before.as_ref().expect("a lost master's row says until when it is kept out").0;
     assert!(gone + clocks_apart() >= before, "seen to be gone at {gone}, before it was killed at {before}");
@@ -115,9 +115,9 @@ async fn quarantined(env: &Env, name: &str, before: Timestamp) -> NodeStatus {
 }
 
 /// Waits until the master votes again, which is not before its row said.
-async fn returned(env: &Env, row: &NodeStatus) {
+async fn returned(env: &Env, row: &MasterStatus) {
     let clusters: Api<RedisLockCluster> = env.api();
-    let armed = |c: &RedisLockCluster| node_state(c, &row.name) == Some(NodeState::Armed);
+    let armed = |c: &RedisLockCluster| master_state(c, &row.name) == Some(MasterState::Armed);
     wait::until(&clusters, "main", &format!("armed again on {}", row.name), armed).await;
     let seen = Timestamp::now();
     let not_before = row.restart_not_before.as_ref().unwrap().0;

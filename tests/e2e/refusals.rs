@@ -20,7 +20,7 @@ async fn a_lock_without_its_cluster_says_which_is_missing_and_is_held_once_it_ex
         let lock = lock.await;
         assert!(!objects::is_held(&lock));
         assert_ne!(condition(&lock, "Held").map(|c| c.status).as_deref(), Some("True"));
-        create_cluster(env, json!({"nodes": 1, "maxTTL": "5s"})).await;
+        create_cluster(env, json!({"masters": 1, "maxTTL": "5s"})).await;
         objects::held(env, "early").await;
     })
     .await;
@@ -29,7 +29,7 @@ async fn a_lock_without_its_cluster_says_which_is_missing_and_is_held_once_it_ex
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_the_cluster_does_not_allow_is_refused_with_both_times() {
     scenario("ttl", async |env| {
-        create_cluster(env, json!({"nodes": 1, "maxTTL": "5s"})).await;
+        create_cluster(env, json!({"masters": 1, "maxTTL": "5s"})).await;
         create_lock(env, "long", "long", "job/long", "6s").await;
         let message = invalid::<DistributedLock>(env, "long", None).await;
         assert!(message.contains("6s") && message.contains("5s"), "{message}");
@@ -40,7 +40,7 @@ async fn a_lease_that_the_cluster_does_not_allow_is_refused_with_both_times() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_admits_only_the_namespaces_that_it_names() {
     scenario("private", async |owner| {
-        create_cluster(owner, json!({"nodes": 1, "maxTTL": "5s"})).await;
+        create_cluster(owner, json!({"masters": 1, "maxTTL": "5s"})).await;
         let private = owner.namespace.clone();
         in_another_namespace("stranger", async |stranger| {
             let reference = json!({"name": "main", "namespace": private});
@@ -62,7 +62,7 @@ async fn objects_of_others_with_our_names_are_not_touched() {
     scenario("conflict", async |env| {
         let service: Service = made(env, "Service", "main-0", json!({"spec": {"ports": [{"port": 80}]}}));
         let service = env.api().create(&PostParams::default(), &service).await.unwrap();
-        create_cluster(env, json!({"nodes": 1, "maxTTL": "5s"})).await;
+        create_cluster(env, json!({"masters": 1, "maxTTL": "5s"})).await;
         let message = invalid::<RedisLockCluster>(env, "main", Some("NameConflict")).await;
         assert!(message.contains("main-0"), "{message}");
         let now: Service = env.api().get("main-0").await.unwrap();

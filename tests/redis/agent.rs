@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::server::{NODE_TIMEOUT, PATIENCE, Server, eventually, key};
+use redlock_test_servers::server::{CALL_TIMEOUT, PATIENCE, Server, eventually, key};
 
 /// Longer than a test takes: a lock that passes on within it was given back.
 const LONG: Duration = Duration::from_secs(60);
@@ -31,14 +31,14 @@ async fn cluster(count: usize) -> (Vec<Server>, TempDir) {
     }
     let secret = tempfile::tempdir().expect("a folder for the Secret");
     let lines: Vec<_> = servers.iter().map(|s| format!("r{0}=127.0.0.1:{0}", s.port)).collect();
-    let timeout = format!("{}ms", NODE_TIMEOUT.as_millis());
+    let timeout = format!("{}ms", CALL_TIMEOUT.as_millis());
     for (file, content) in [
         ("endpoints", lines.join("\n").as_str()),
         ("username", "ns-tests"),
         ("password", password.expose()),
         ("namespace", "tests"),
         ("max-ttl", "60s"),
-        ("node-timeout", &timeout),
+        ("call-timeout", &timeout),
     ] {
         fs::write(secret.path().join(file), content).expect("a file of the Secret");
     }

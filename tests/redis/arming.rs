@@ -1,32 +1,32 @@
-//! The operator's side of a node, on servers that run with the very configuration file of a cluster's pods.
+//! The operator's side of a master, on servers that run with the very configuration file of a cluster's pods.
 
 use std::net::TcpListener;
 use std::process::Stdio;
 use std::time::Duration;
 
+use redlock_engine::{
+    Address, Client, Credentials, Endpoint, LeaseOptions, LeaseState, LockKey, Marker, MasterError, Reason,
+    RedisMaster, Released, Renewal, Wait,
+};
 use redlock_operator::cluster::arm::{Admin, AdminError, ArmError, Clients};
 use redlock_operator::cluster::conf::redis_conf;
 use redlock_operator::cluster::credentials::RootKey;
 use redlock_operator::cluster::names::{EVERY_NAMESPACE, client_user};
 use redlock_operator::cluster::snapshot::Facts;
-use redlock_operator::redlock::{
-    Address, Client, Credentials, Endpoint, LeaseOptions, LeaseState, LockKey, Marker, NodeError, Reason, RedisNode,
-    Released, Renewal, Wait,
-};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
-use crate::server::{CAP, NODE_TIMEOUT, PATIENCE, eventually};
+use redlock_test_servers::server::{CALL_TIMEOUT, CAP, PATIENCE, eventually};
 
-/// A server as a node's pod runs it, but for its port and folder.
-struct NodeServer {
+/// A server as a master's pod runs it, but for its port and folder.
+struct MasterServer {
     key: RootKey,
     port: u16,
     folder: TempDir,
     process: Child,
 }
 
-impl NodeServer {
+impl MasterServer {
     async fn start(key: &RootKey) -> Self {
         for _ in 0..20 {
             let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
@@ -97,13 +97,18 @@ impl NodeServer {
         self.run(&client_user(namespace), password.expose(), command).await
     }
 
-    fn node(&self, namespace: &str) -> RedisNode {
+    fn master(&self, namespace: &str) -> RedisMaster {
         let credentials = Credentials::Password {
             username: client_user(namespace),
             password: self.key.client_password(namespace).expose().to_owned(),
         };
         let address = Address::Tcp("127.0.0.1".to_owned(), self.port);
-        RedisNode::connect(Endpoint { name: format!("r{}", self.port), address, credentials, marker: Marker::Required })
+        RedisMaster::connect(Endpoint {
+            name: format!("r{}", self.port),
+            address,
+            credentials,
+            marker: Marker::Required,
+        })
     }
 }
 
@@ -120,7 +125,7 @@ fn spawn(port: u16, folder: &TempDir) -> Child {
 
 #[tokio::test]
 async fn a_fresh_server_is_fit_and_lets_nobody_in_but_the_operator() {
-    let server = NodeServer::start(&RootKey::generate()).await;
+    let server = MasterServer::start(&RootKey::generate()).await;
     let facts = server.facts().await;
     assert_eq!((facts.unfit.as_deref(), facts.marker.as_ref(), facts.is_armed()), (None, None, false));
     assert_eq!(facts.namespaces, [""; 0]);
@@ -134,7 +139,7 @@ async fn a_fresh_server_is_fit_and_lets_nobody_in_but_the_operator() {
 
 #[tokio::test]
 async fn the_operator_of_another_cluster_is_told_that_its_password_is_refused() {
-    let server = NodeServer::start(&RootKey::generate()).await;
+    let server = MasterServer::start(&RootKey::generate()).await;
     let other = RootKey::generate().operator_password();
     assert_eq!(Admin::connect("127.0.0.1", server.port, &other).await.unwrap_err(), AdminError::Login);
 }
@@ -142,15 +147,15 @@ async fn the_operator_of_another_cluster_is_told_that_its_password_is_refused() 
 #[tokio::test]
 async fn clients_of_a_namespace_have_all_that_the_engine_needs_on_armed_servers() {
     let key = RootKey::generate();
-    let servers = futures::future::join_all((0..3).map(|_| NodeServer::start(&key))).await;
+    let servers = futures::future::join_all((0..3).map(|_| MasterServer::start(&key))).await;
     for server in &servers {
         server.arm(&["tests"]).await;
         let facts = server.facts().await;
         assert!(facts.is_armed());
         assert_eq!(facts.marker.map(|marker| marker.cap_millis), Some(CAP.as_millis()));
     }
-    let client = Client::new(servers.iter().map(|server| server.node("tests")), NODE_TIMEOUT);
-    let other = Client::new(servers.iter().map(|server| server.node("tests")), NODE_TIMEOUT);
+    let client = Client::new(servers.iter().map(|server| server.master("tests")), CALL_TIMEOUT);
+    let other = Client::new(servers.iter().map(|server| server.master("tests")), CALL_TIMEOUT);
     let lock = LockKey::new("tests", "a/b").unwrap();
     let options = |identity: &str| LeaseOptions {
         renewal: Renewal::Every(Duration::from_millis(100)),
@@ -175,7 +180,7 @@ async fn clients_of_a_namespace_have_all_that_the_engine_needs_on_armed_servers(
 
 #[tokio::test]
 async fn a_client_reaches_neither_another_namespace_nor_administration() {
-    let server = NodeServer::start(&RootKey::generate()).await;
+    let server = MasterServer::start(&RootKey::generate()).await;
     server.arm(&["tests", "billing"]).await;
     for allowed in [
         "SET redlock:tests/a x PX 1000",
@@ -211,7 +216,7 @@ async fn a_client_reaches_neither_another_namespace_nor_administration() {
 
 #[tokio::test]
 async fn clients_follow_the_namespaces_that_have_locks() {
-    let server = NodeServer::start(&RootKey::generate()).await;
+    let server = MasterServer::start(&RootKey::generate()).await;
     server.arm(&["tests", "billing"]).await;
     let mut admin = server.admin().await;
     let wanted = server.clients(&["tests", "reports"]);
@@ -227,7 +232,7 @@ async fn clients_follow_the_namespaces_that_have_locks() {
 
 #[tokio::test]
 async fn setting_users_again_disturbs_nobody_who_is_connected() {
-    let server = NodeServer::start(&RootKey::generate()).await;
+    let server = MasterServer::start(&RootKey::generate()).await;
     server.arm(&["tests"]).await;
     let password = server.key.client_password("tests");
     let url = format!("redis://{}:{}@127.0.0.1:{}", client_user("tests"), password.expose(), server.port);
@@ -245,7 +250,7 @@ async fn setting_users_again_disturbs_nobody_who_is_connected() {
 
 #[tokio::test]
 async fn a_flushed_server_is_not_armed_and_a_new_cap_does_not_arm_it() {
-    let server = NodeServer::start(&RootKey::generate()).await;
+    let server = MasterServer::start(&RootKey::generate()).await;
     server.arm(&["tests"]).await;
     let mut admin = server.admin().await;
     let facts = admin.facts().await.unwrap();
@@ -256,13 +261,13 @@ async fn a_flushed_server_is_not_armed_and_a_new_cap_does_not_arm_it() {
     admin.set_cap(&facts, Duration::from_secs(180)).await.unwrap();
     assert!(!admin.facts().await.unwrap().is_armed());
     // An engine's client is refused by name of the reason.
-    let client = Client::new([server.node("tests")], NODE_TIMEOUT);
-    let error = eventually("the node says that it is not armed", || async {
+    let client = Client::new([server.master("tests")], CALL_TIMEOUT);
+    let error = eventually("the master says that it is not armed", || async {
         let options = LeaseOptions::new("one", Duration::from_secs(5));
         let error = client.try_acquire(&LockKey::new("tests", "a").unwrap(), &options).await.expect_err("not armed");
         (error.reason() == Reason::Quarantined).then_some(error)
     });
-    assert!(error.await.to_string().contains(&NodeError::Quarantined.to_string()));
+    assert!(error.await.to_string().contains(&MasterError::Quarantined.to_string()));
 }
 
 #[tokio::test]
@@ -272,7 +277,7 @@ async fn a_server_that_could_forget_or_already_knows_something_is_not_fit() {
         ("REPLICAOF 127.0.0.1 1", "role is slave"),
         ("SET session:1 someone", "keys of unknown origin"),
     ] {
-        let server = NodeServer::start(&RootKey::generate()).await;
+        let server = MasterServer::start(&RootKey::generate()).await;
         let _: redis::Value = server.as_operator(command).await;
         let unfit = server.facts().await.unfit.expect(command);
         assert!(unfit.contains(why), "{unfit}");
@@ -281,8 +286,8 @@ async fn a_server_that_could_forget_or_already_knows_something_is_not_fit() {
 
 #[tokio::test]
 async fn the_operator_keeps_locks_as_a_client_that_an_unarmed_server_refuses() {
-    let server = NodeServer::start(&RootKey::generate()).await;
-    let client = Client::new([server.node(EVERY_NAMESPACE)], NODE_TIMEOUT);
+    let server = MasterServer::start(&RootKey::generate()).await;
+    let client = Client::new([server.master(EVERY_NAMESPACE)], CALL_TIMEOUT);
     let key = LockKey::new("tests", "a").unwrap();
     let options = LeaseOptions::new("one", Duration::from_secs(5));
     let error = client.try_acquire(&key, &options).await.expect_err("not armed");
@@ -300,7 +305,7 @@ async fn the_operator_keeps_locks_as_a_client_that_an_unarmed_server_refuses() {
 
 #[tokio::test]
 async fn a_marker_that_names_another_process_does_not_count() {
-    let server = NodeServer::start(&RootKey::generate()).await;
+    let server = MasterServer::start(&RootKey::generate()).await;
     let _: redis::Value = server.as_operator("CONFIG SET loglevel notice").await;
     let password = server.key.operator_password();
     let url = format!("redis://operator:{}@127.0.0.1:{}", password.expose(), server.port);
@@ -319,7 +324,7 @@ async fn a_marker_that_names_another_process_does_not_count() {
 #[tokio::test]
 async fn what_was_read_of_one_process_is_never_used_to_arm_the_next() {
     let key = RootKey::generate();
-    let mut server = NodeServer::start(&key).await;
+    let mut server = MasterServer::start(&key).await;
     let mut admin = server.admin().await;
     let facts = admin.facts().await.unwrap();
     server.process.kill().await.expect("SIGKILL to our own child");
@@ -334,7 +339,7 @@ async fn what_was_read_of_one_process_is_never_used_to_arm_the_next() {
 #[tokio::test]
 async fn only_tokens_of_locks_that_nobody_asked_for_in_a_day_are_forgotten() {
     const DAY: u64 = 24 * 3600 * 1_000_000;
-    let server = NodeServer::start(&RootKey::generate()).await;
+    let server = MasterServer::start(&RootKey::generate()).await;
     let now = 1_796_032_462_123_456_u64;
     let old = now - DAY - 1;
     let _: i64 = server.as_operator(&format!("ZADD redlock:tests#fences {old} a {} b {now} c", now - DAY)).await;

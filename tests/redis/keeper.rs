@@ -7,6 +7,7 @@ use futures::stream::BoxStream;
 use futures::{FutureExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::reflector::ObjectRef;
+use redlock_engine::{Client, LeaseOptions, LockKey, Loss, Marker, Owner, RedisMaster, Released, Token};
 use redlock_operator::cluster::credentials::RootKey;
 use redlock_operator::lock::connections::Engine;
 use redlock_operator::lock::identity::identity;
@@ -18,11 +19,10 @@ use redlock_operator::lock::state::{Ending, Refusal, Sighting, State};
 use redlock_operator::lock::{Subject, Watched};
 use redlock_operator::operator::leadership::Leadership;
 use redlock_operator::operator::metrics::Metrics;
-use redlock_operator::redlock::{Client, LeaseOptions, LockKey, Loss, Marker, Owner, RedisNode, Released, Token};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
-use crate::server::{NODE_TIMEOUT, PATIENCE, Server};
+use redlock_test_servers::server::{CALL_TIMEOUT, PATIENCE, Server};
 
 const TTL: Duration = Duration::from_secs(3);
 
@@ -80,8 +80,8 @@ impl Process {
 }
 
 fn engine(servers: &[Server]) -> Arc<Engine> {
-    let nodes = servers.iter().map(|server| RedisNode::connect(server.endpoint(Marker::Required)));
-    Arc::new(Engine::new(Client::new(nodes, NODE_TIMEOUT), RootKey::generate()))
+    let masters = servers.iter().map(|server| RedisMaster::connect(server.endpoint(Marker::Required)));
+    Arc::new(Engine::new(Client::new(masters, CALL_TIMEOUT), RootKey::generate()))
 }
 
 fn subject(name: &str, number: u8) -> Subject {
@@ -137,7 +137,7 @@ async fn a_new_process_goes_on_with_the_same_grant_and_shows_nothing_else_meanwh
         process.keeper.shut_down().await;
         owner
     };
-    assert_eq!(holders(&servers).await, vec![Some(owner.to_string()); 5], "left on the nodes");
+    assert_eq!(holders(&servers).await, vec![Some(owner.to_string()); 5], "left on the masters");
 
     let mut process = Process::leading();
     process.keeper.assign(&lock, hold(&engine(&servers), &lock, TTL, Some(owner.clone())));
@@ -190,7 +190,7 @@ async fn other_terms_change_the_lease_and_not_the_grant() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(PATIENCE, lengthened).await.expect("the new ttl on the nodes");
+    timeout(PATIENCE, lengthened).await.expect("the new ttl on the masters");
     assert_eq!(process.until_held(&lock).await, owner);
     assert_eq!(process.notices().len(), 1, "acquired once");
 }
@@ -258,7 +258,7 @@ async fn a_lock_of_pods_is_watched() {
 }
 
 #[tokio::test]
-async fn nodes_that_are_kept_out_are_told_as_such() {
+async fn masters_that_are_kept_out_are_told_as_such() {
     let servers = futures::future::join_all((0..3).map(|_| Server::start(&[]))).await;
     let (lock, mut process) = (subject("lock", 1), Process::leading());
     process.keeper.assign(&lock, hold(&engine(&servers), &lock, TTL, None));
@@ -271,7 +271,7 @@ async fn nodes_that_are_kept_out_are_told_as_such() {
 }
 
 #[tokio::test]
-async fn giving_back_ends_soon_though_the_nodes_are_gone() {
+async fn giving_back_ends_soon_though_the_masters_are_gone() {
     let mut servers = Server::start_armed(3).await;
     let (lock, mut process) = (subject("lock", 1), Process::leading());
     process.keeper.assign(&lock, hold(&engine(&servers), &lock, Duration::from_secs(60), None));

@@ -1,22 +1,7 @@
-//! The engine and what is built on it, on real Redis servers, which the tests start on loopback and end by their process.
+//! What the operator and its sidecar do on real Redis servers, which the tests start on loopback and end by their process.
 
 #![allow(clippy::expect_used, clippy::panic)] // What a test needs and does not get fails it.
 
-mod acquire;
 mod agent;
 mod arming;
-mod cancellation;
-mod clocks;
-mod connections;
-mod faults;
-mod keep;
 mod keeper;
-mod proxy;
-mod queue;
-mod reentrant;
-mod server;
-mod server_errors;
-mod shutdown;
-mod tls;
-mod waiting;
-mod watchdog;

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{ListParams, PostParams};
 use kube::{Api, ResourceExt};
-use redlock_operator::api::cluster::NodeState;
+use redlock_operator::api::cluster::MasterState;
 use redlock_operator::api::lock::LockPhase;
 use redlock_operator::api::{DistributedLock, RedisLockCluster};
 use serde::Deserialize;
@@ -19,30 +19,30 @@ use super::{Env, LIMIT, install, wait};
 pub const RESTART_DELAY: std::time::Duration = std::time::Duration::from_secs(8);
 
 /// A cluster `main` of so many masters with short times; ready when this returns.
-pub async fn ready_cluster(env: &Env, nodes: usize) -> Masters {
-    create_cluster(env, json!({"nodes": nodes, "maxTTL": "5s", "restartDelay": "8s"})).await;
-    ready(env, nodes).await
+pub async fn ready_cluster(env: &Env, masters: usize) -> Masters {
+    create_cluster(env, json!({"masters": masters, "maxTTL": "5s", "restartDelay": "8s"})).await;
+    ready(env, masters).await
 }
 
 /// A cluster `main` of so many masters, for leases of up to a minute; ready when this returns.
-pub async fn ready_cluster_for_long_leases(env: &Env, nodes: usize) -> Masters {
-    create_cluster(env, json!({"nodes": nodes, "maxTTL": "60s"})).await;
-    ready(env, nodes).await
+pub async fn ready_cluster_for_long_leases(env: &Env, masters: usize) -> Masters {
+    create_cluster(env, json!({"masters": masters, "maxTTL": "60s"})).await;
+    ready(env, masters).await
 }
 
 /// Creates the cluster `main`.
 pub async fn create_cluster(env: &Env, mut spec: Value) {
     // The default of 50 ms is right for a network; here five masters and a cluster share the cores of one machine.
-    spec["nodeTimeout"] = json!("250ms");
+    spec["callTimeout"] = json!("250ms");
     spec["resources"] = json!({"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}});
     let cluster: RedisLockCluster = object(env, "RedisLockCluster", "main", &spec);
     env.api().create(&PostParams::default(), &cluster).await.expect("create the cluster");
 }
 
-async fn ready(env: &Env, nodes: usize) -> Masters {
+async fn ready(env: &Env, masters: usize) -> Masters {
     let clusters: Api<RedisLockCluster> = env.api();
     wait::until(&clusters, "main", "ready", |c| condition(c, "Ready").is_some_and(|c| c.status == "True")).await;
-    Masters::of(env, "main", nodes).await
+    Masters::of(env, "main", masters).await
 }
 
 /// Creates a lock on the cluster `main` that the operator holds for `holder`.
@@ -108,9 +108,9 @@ impl HasConditions for RedisLockCluster {
 }
 
 /// Where the master `name` stands.
-pub fn node_state(cluster: &RedisLockCluster, name: &str) -> Option<NodeState> {
-    let nodes = &cluster.status.as_ref()?.nodes;
-    nodes.iter().find(|n| n.name == name).map(|n| n.state)
+pub fn master_state(cluster: &RedisLockCluster, name: &str) -> Option<MasterState> {
+    let masters = &cluster.status.as_ref()?.masters;
+    masters.iter().find(|n| n.name == name).map(|n| n.state)
 }
 
 /// An object of one of the two kinds, from JSON.

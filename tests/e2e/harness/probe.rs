@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redlock_operator::redlock::Owner;
+use redlock_engine::Owner;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 

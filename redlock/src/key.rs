@@ -1,0 +1,128 @@
+//! Names of locks, and what they are called on a master.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::fence::Token;
+
+/// A lock's name: a namespace and a name within it.
+///
+/// On a master the key `redlock:<namespace>/<name>` holds the owner, and channels that begin so carry releases; the
+/// sorted set `redlock:<namespace>#fences` holds the last fencing token of each lock of the namespace, and the sorted
+/// set `redlock:<namespace>#queue/<name>` those who wait for this one. A namespace has neither `/` nor `#`, so no
+/// lock's key can be another's, nor a set of any namespace.
+///
+/// Cheap to clone: its names on a master are made once.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LockKey(Arc<Names>);
+
+#[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Names {
+    key: String,
+    fences: String,
+    queue: String,
+    namespace_end: usize,
+}
+
+/// A name that no lock may have.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum InvalidKey {
+    /// The namespace is empty, too long, or has a character other than letters, digits, `.`, `_` and `-`.
+    #[error("namespace {0:?} must have 1 to 63 letters, digits or . _ -")]
+    Namespace(String),
+    /// The name is empty, too long, or has a white-space or control character.
+    #[error("lock name {0:?} must have 1 to 128 printable characters without spaces")]
+    Name(String),
+}
+
+/// What all keys of this project begin with.
+pub const PREFIX: &str = "redlock:";
+/// The key of a master's armed marker: the `run_id` of the server process that may vote, a space, and the longest TTL
+/// that it grants, in milliseconds. It has no `/`: no lock is called that.
+pub const ARMED_KEY: &str = "redlock:armed";
+
+impl LockKey {
+    /// The lock `name` of `namespace`: 1 to 128 bytes of text without white space, and 1 to 63 letters, digits, `.`,
+    /// `_` or `-`.
+    pub fn new(namespace: &str, name: &str) -> Result<Self, InvalidKey> {
+        let in_namespace = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        if namespace.is_empty() || namespace.len() > 63 || !namespace.chars().all(in_namespace) {
+            return Err(InvalidKey::Namespace(namespace.to_owned()));
+        }
+        if name.is_empty() || name.len() > 128 || name.chars().any(|c| c.is_whitespace() || c.is_control()) {
+            return Err(InvalidKey::Name(name.to_owned()));
+        }
+        Ok(Self(Arc::new(Names {
+            key: format!("{PREFIX}{namespace}/{name}"),
+            fences: format!("{PREFIX}{namespace}#fences"),
+            queue: format!("{PREFIX}{namespace}#queue/{name}"),
+            namespace_end: PREFIX.len() + namespace.len(),
+        })))
+    }
+
+    /// The namespace.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        &self.0.key[PREFIX.len()..self.0.namespace_end]
+    }
+
+    /// The name within the namespace.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.key[self.0.namespace_end + 1..]
+    }
+
+    /// The key that holds the owner.
+    #[must_use]
+    pub fn redis_key(&self) -> &str {
+        &self.0.key
+    }
+
+    /// The sorted set of the namespace's last fencing tokens.
+    #[must_use]
+    pub fn fences_key(&self) -> &str {
+        &self.0.fences
+    }
+
+    /// The channel on which those who wait with this inbox hear of releases.
+    #[must_use]
+    pub fn channel(&self, inbox: Token) -> String {
+        format!("{}#{inbox}", self.0.key)
+    }
+
+    /// The sorted set of those who wait for the lock.
+    #[must_use]
+    pub fn queue_key(&self) -> &str {
+        &self.0.queue
+    }
+}
+
+impl fmt::Display for LockKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace(), self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_has_plain_names_on_a_master() {
+        let key = LockKey::new("billing", "reports/nightly").unwrap();
+        assert_eq!(key.redis_key(), "redlock:billing/reports/nightly");
+        assert_eq!(key.fences_key(), "redlock:billing#fences");
+        assert_eq!(key.queue_key(), "redlock:billing#queue/reports/nightly");
+        assert_eq!(key.channel(Token::new(7).unwrap()), "redlock:billing/reports/nightly#7");
+        assert_eq!((key.namespace(), key.name()), ("billing", "reports/nightly"));
+        assert_eq!(key.to_string(), "billing/reports/nightly");
+    }
+
+    #[test]
+    fn names_that_could_be_mistaken_are_refused() {
+        for (namespace, name) in [("", "a"), ("a/b", "c"), ("a#", "c"), ("a", ""), ("a", "b c"), ("a", "b\n")] {
+            assert!(LockKey::new(namespace, name).is_err(), "{namespace:?} {name:?}");
+        }
+        assert!(LockKey::new("a", &"x".repeat(129)).is_err());
+    }
+}

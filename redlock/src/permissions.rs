@@ -1,0 +1,56 @@
+//! What a client of a namespace must be permitted on each master, as rules of `ACL SETUSER`.
+
+use super::key::{ARMED_KEY, PREFIX};
+
+/// The commands. Some of them only other libraries need: the scripts of node-redlock ask by EXISTS whether a lock is
+/// free.
+const COMMANDS: &str = "+set +get +exists +del +pttl +pexpire +zadd +zscore +zrank +zrem +zrange +zpopmin +time +publish \
+     +subscribe +unsubscribe +ping +hello +auth +info +evalsha +eval +client|setname +client|id";
+
+/// The rules for the locks of `namespace`: its keys, fences, queues and channels, reading the armed marker, and the
+/// commands that the engine and other RedLock libraries use. Without a password, `on` or `reset`: those are the caller's.
+///
+/// `knows_setinfo`: the server has `CLIENT SETINFO` (Redis 7.2 and later, every Valkey). An older one refuses a rule that
+/// names it.
+#[must_use]
+pub fn acl_rules(namespace: &str, knows_setinfo: bool) -> Vec<String> {
+    let mut rules = vec![
+        format!("~{PREFIX}{namespace}/*"),
+        format!("~{PREFIX}{namespace}#fences"),
+        format!("~{PREFIX}{namespace}#queue/*"),
+        format!("%R~{ARMED_KEY}"),
+        format!("&{PREFIX}{namespace}/*"),
+    ];
+    rules.extend(COMMANDS.split_whitespace().map(str::to_owned));
+    if knows_setinfo {
+        rules.push("+client|setinfo".to_owned());
+    }
+    rules
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_limited_to_its_namespace_and_to_the_commands_of_locks() {
+        let rules = acl_rules("billing", true);
+        let reach: Vec<_> = rules.iter().filter(|r| r.contains("redlock:")).map(String::as_str).collect();
+        assert_eq!(
+            reach,
+            [
+                "~redlock:billing/*",
+                "~redlock:billing#fences",
+                "~redlock:billing#queue/*",
+                "%R~redlock:armed",
+                "&redlock:billing/*"
+            ]
+        );
+        assert!(
+            rules.iter().all(|r| !r.contains('@') && r != "+acl" && r != "+flushall" && r != "+config"),
+            "{rules:?}"
+        );
+        assert!(rules.contains(&"+client|setinfo".to_owned()));
+        assert!(!acl_rules("billing", false).contains(&"+client|setinfo".to_owned()));
+    }
+}

@@ -1,0 +1,360 @@
+//! A Redis server as a master: three plain commands to acquire, a script for the rest, one connection for all.
+//!
+//! # Connection
+//! It is made in the background, within a second, and carries the calls of all locks and the messages of their
+//! releases. It is given up when three calls in a row had no answer and nothing has come for three limits on a call:
+//! calls then fail at once with [`MasterError::Unreachable`], and it is made again after a pause of 100 ms to 2 s. Only
+//! the very first one is waited for, up to the limit on the call.
+//!
+//! # What a server must be
+//! Redis 6.2 or later (RESP3 and `ZADD GT`; the tests run on 7), or Valkey: a master on its own, without a replica that
+//! takes over, and with `maxmemory-policy noeviction`. Replicas, and servers that still load their data, are refused;
+//! the eviction policy and what is kept on disk are not looked at. Where nobody arms it, see [`Marker::Unused`].
+//!
+//! # What a user must be permitted
+//! For the locks of a namespace `a`, in the words of `ACL SETUSER`: `~redlock:a/*`, `~redlock:a#fences`,
+//! `~redlock:a#queue/*`, `%R~redlock:armed`, `&redlock:a/*`, and the commands `set get del pttl pexpire zadd zscore
+//! zrank zrange zrem zpopmin time publish subscribe unsubscribe hello auth info eval evalsha`. Without the channels a
+//! waiter hears of no release, and looks once a second instead.
+
+mod endpoint;
+mod link;
+mod script;
+mod subscriptions;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::{RedisResult, Value};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+pub use self::endpoint::{Address, ClientCertificate, Credentials, Endpoint, Marker, TlsFiles};
+use self::link::{Link, LinkState, master_error};
+use self::script::{ENQUEUE, READ, RELEASE, RENEW, SEED, Script};
+use self::subscriptions::{Subscriptions, Waiter};
+use super::error::MasterError;
+use super::fence::Token;
+use super::key::{ARMED_KEY, LockKey};
+use super::master::{Bid, Freed, Heard, Kept, Master, Place, QUEUE_LIFETIME, Queued, Reading, Vote};
+
+/// How much too late a limit on a call is noticed when the process was not running.
+const STALL: Duration = Duration::from_millis(5);
+
+/// Whether the server is connected and fit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// The first connection is still being made.
+    Connecting,
+    /// Connected to the server process with this `run_id`.
+    Up {
+        /// Names the server process; another after each restart.
+        run_id: String,
+    },
+    /// Not connected, and why.
+    Down(MasterError),
+}
+
+/// A Redis server as a master: one connection, kept and renewed in the background, shared by all locks of the process.
+#[derive(Debug)]
+pub struct RedisMaster {
+    endpoint: Endpoint,
+    state: watch::Receiver<LinkState>,
+    subscriptions: Arc<Subscriptions>,
+    /// SUBSCRIBE and UNSUBSCRIBE of a channel must reach the server in the order in which its waiters came and went.
+    subscribing: Arc<tokio::sync::Mutex<()>>,
+    _stop: DropGuard,
+}
+
+impl RedisMaster {
+    /// Begins to connect, in the background of the current tokio runtime, until the value is dropped.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    #[must_use]
+    pub fn connect(endpoint: Endpoint) -> Self {
+        let (sender, state) = watch::channel(LinkState::Connecting);
+        let (subscriptions, stop) = (Arc::<Subscriptions>::default(), CancellationToken::new());
+        tokio::spawn(link::keep_connected(endpoint.clone(), Arc::clone(&subscriptions), sender, stop.clone()));
+        Self { endpoint, state, subscriptions, subscribing: Arc::default(), _stop: stop.drop_guard() }
+    }
+
+    /// Whether the server is connected, as of its last call or attempt.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        match &*self.state.borrow() {
+            LinkState::Connecting => Health::Connecting,
+            LinkState::Up(link) => Health::Up { run_id: link.run_id.clone() },
+            LinkState::Down(error) => Health::Down(error.clone()),
+        }
+    }
+
+    /// The connection; at once, but for the very first, which is waited for until `deadline`.
+    async fn link(&self, deadline: Instant) -> Result<Arc<Link>, MasterError> {
+        if let LinkState::Up(link) = &*self.state.borrow() {
+            return Ok(Arc::clone(link));
+        }
+        let mut state = self.state.clone();
+        let known = state.wait_for(|s| !matches!(s, LinkState::Connecting));
+        match tokio::time::timeout_at(deadline, known).await {
+            Ok(Ok(state)) => match &*state {
+                LinkState::Up(link) => Ok(Arc::clone(link)),
+                LinkState::Down(error) => Err(error.clone()),
+                LinkState::Connecting => Err(MasterError::Timeout),
+            },
+            Ok(Err(_)) => Err(MasterError::Unreachable("the client was shut down".to_owned())),
+            Err(_) => Err(MasterError::Timeout),
+        }
+    }
+
+    /// Makes a call on the connection, until `deadline`; longer only if this process itself was stopped meanwhile.
+    async fn call<F, R, T>(&self, deadline: Instant, request: F) -> Result<T, MasterError>
+    where
+        F: FnOnce(MultiplexedConnection, Arc<Link>) -> R,
+        R: Future<Output = RedisResult<T>>,
+    {
+        let link = self.link(deadline).await?;
+        let sent_at = Instant::now();
+        let limit = deadline.saturating_duration_since(sent_at);
+        let mut request = std::pin::pin!(request(link.connection.clone(), Arc::clone(&link)));
+        let mut answer = tokio::time::timeout_at(deadline, &mut request).await;
+        if answer.is_err() && deadline.elapsed() > STALL {
+            // It was this process that slept. The answer may be there, unread, and the master had no fair chance.
+            answer = tokio::time::timeout(limit, &mut request).await;
+        }
+        match answer {
+            Ok(Ok(answer)) => {
+                link.answered();
+                Ok(answer)
+            }
+            Ok(Err(error)) => {
+                if error.is_unrecoverable_error() {
+                    link.break_off();
+                } else {
+                    // Of whatever kind: it answers.
+                    link.answered();
+                }
+                Err(master_error(&error))
+            }
+            Err(_) => {
+                link.timed_out(sent_at, limit);
+                Err(MasterError::Timeout)
+            }
+        }
+    }
+
+    /// Runs a script that answers [`Kept`] as a number.
+    async fn keep(&self, script: &'static Script, bid: &Bid, deadline: Instant) -> Result<Kept, MasterError> {
+        let required = self.endpoint.marker == Marker::Required;
+        let answer: i64 = self
+            .call(deadline, async |connection, link| {
+                let run_id = if required { link.run_id.as_str() } else { "" };
+                let ttl = millis(bid.ttl()).to_string();
+                script.run(connection, &[bid.key().redis_key()], &[bid.value(), &ttl, run_id]).await
+            })
+            .await?;
+        match answer {
+            1 => Ok(Kept::Yes),
+            0 => Ok(Kept::Missing),
+            -1 => Ok(Kept::Other),
+            -2 => Err(MasterError::Quarantined),
+            -3 => Err(MasterError::TtlRefused),
+            other => Err(MasterError::Protocol(format!("{} answered {other}", script.name()))),
+        }
+    }
+}
+
+/// Whole milliseconds, rounded down: a key must not outlive what its holder asked for.
+fn millis(ttl: Duration) -> u64 {
+    u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Master for RedisMaster {
+    fn name(&self) -> &str {
+        &self.endpoint.name
+    }
+
+    async fn acquire(&self, bid: &Bid, deadline: Instant) -> Result<Vote, MasterError> {
+        let (key, ttl) = (bid.key(), millis(bid.ttl()));
+        if ttl == 0 {
+            return Err(MasterError::TtlRefused);
+        }
+        let required = self.endpoint.marker == Marker::Required;
+        let count = if required { 3 } else { 2 };
+        let mut commands = redis::Pipeline::with_capacity(count);
+        let mut set = redis::Cmd::with_capacity(6, key.redis_key().len() + bid.value().len() + 32);
+        set.arg("SET").arg(key.redis_key()).arg(bid.value()).arg("NX").arg("PX").arg(ttl);
+        commands.add_command(set);
+        let mut vote = redis::Cmd::with_capacity(6, key.fences_key().len() + key.redis_key().len() + 32);
+        vote.arg("ZADD").arg(key.fences_key()).arg("GT").arg("CH").arg(bid.owner().token().get()).arg(key.redis_key());
+        commands.add_command(vote);
+        if required {
+            commands.cmd("GET").arg(ARMED_KEY);
+        }
+        let (answers, link) = self
+            .call(deadline, async |mut connection, link| {
+                Ok((connection.req_packed_commands(&commands, 0, count).await?, link))
+            })
+            .await?;
+        // An error in any of the three is the master's answer, even where the key was set: the caller gives it back.
+        let mut answers = answers.into_iter().map(|a| a.extract_error().map_err(|e| master_error(&e)));
+        let mut next =
+            || answers.next().unwrap_or_else(|| Err(MasterError::Protocol("an answer is missing".to_owned())));
+        let (set, fence) = (next()?, next()?);
+        match set {
+            Value::Okay => {}
+            Value::Nil => return Ok(Vote::Held),
+            other => return Err(MasterError::Protocol(format!("SET answered {other:?}"))),
+        }
+        if required {
+            let armed = redis::from_redis_value::<Option<String>>(next()?).ok().flatten();
+            check_marker(armed.as_deref(), &link.run_id, bid.ttl())?;
+        }
+        match fence {
+            Value::Int(1) => Ok(Vote::Yes),
+            Value::Int(0) => Ok(Vote::StaleToken),
+            other => Err(MasterError::Protocol(format!("ZADD answered {other:?}"))),
+        }
+    }
+
+    async fn renew(&self, bid: &Bid, deadline: Instant) -> Result<Kept, MasterError> {
+        self.keep(&RENEW, bid, deadline).await
+    }
+
+    async fn seed(&self, bid: &Bid, deadline: Instant) -> Result<Kept, MasterError> {
+        self.keep(&SEED, bid, deadline).await
+    }
+
+    async fn release(&self, bid: &Bid, wake: bool, deadline: Instant) -> Result<Freed, MasterError> {
+        let keys = [bid.key().redis_key(), bid.key().queue_key()];
+        let args = [bid.value(), if wake { "1" } else { "0" }];
+        match self.call(deadline, async |connection, _| RELEASE.run::<i64>(connection, &keys, &args).await).await? {
+            0 => Ok(Freed::No),
+            1 => Ok(Freed::Yes),
+            2 => Ok(Freed::Passed),
+            other => Err(MasterError::Protocol(format!("release answered {other}"))),
+        }
+    }
+
+    async fn read(&self, key: &LockKey, deadline: Instant) -> Result<Reading, MasterError> {
+        let keys = [key.redis_key(), key.fences_key()];
+        let (owner, remaining, fence) =
+            self.call(deadline, async |connection, _| READ.run(connection, &keys, &[]).await).await?;
+        Ok(reading(owner, remaining, fence))
+    }
+
+    async fn enqueue(&self, key: &LockKey, place: &Place, deadline: Instant) -> Result<Queued, MasterError> {
+        let keys = [key.redis_key(), key.queue_key()];
+        let (priority, waited) = (place.priority().to_string(), place.waited().as_micros().to_string());
+        let lifetime = QUEUE_LIFETIME.as_millis().to_string();
+        let args = [place.name(), &priority, &waited, &lifetime];
+        let (owner, remaining, ahead) =
+            self.call(deadline, async |connection, _| ENQUEUE.run(connection, &keys, &args).await).await?;
+        Ok(Queued { reading: reading(owner, remaining, None), ahead })
+    }
+
+    async fn dequeue(&self, key: &LockKey, place: &Place, deadline: Instant) -> Result<(), MasterError> {
+        let mut command = redis::cmd("ZREM");
+        command.arg(key.queue_key()).arg(place.name());
+        self.call(deadline, async |mut connection, _| command.query_async(&mut connection).await).await
+    }
+
+    async fn subscribe(
+        &self,
+        key: &LockKey,
+        inbox: Token,
+        index: usize,
+        wake: mpsc::UnboundedSender<Heard>,
+        deadline: Instant,
+    ) -> Result<(), MasterError> {
+        let channel = key.channel(inbox);
+        let Ok(turn) = tokio::time::timeout_at(deadline, Arc::clone(&self.subscribing).lock_owned()).await else {
+            return Err(MasterError::Timeout);
+        };
+        // On the list before the server is asked: a connection that is made meanwhile subscribes for the whole list.
+        let first = self.subscriptions.add(&channel, Waiter { index, wake: wake.clone() });
+        tokio::spawn(unsubscribe_when_closed(
+            Arc::clone(&self.subscriptions),
+            Arc::clone(&self.subscribing),
+            self.state.clone(),
+            channel.clone(),
+            wake,
+        ));
+        let subscribed = if first {
+            self.call(deadline, async |mut connection, _| connection.subscribe(channel).await).await
+        } else {
+            Ok(())
+        };
+        drop(turn);
+        subscribed
+    }
+}
+
+async fn unsubscribe_when_closed(
+    subscriptions: Arc<Subscriptions>,
+    subscribing: Arc<tokio::sync::Mutex<()>>,
+    state: watch::Receiver<LinkState>,
+    channel: String,
+    wake: mpsc::UnboundedSender<Heard>,
+) {
+    wake.closed().await;
+    let _turn = subscribing.lock().await;
+    if subscriptions.remove(&channel, &wake) {
+        let link = match &*state.borrow() {
+            LinkState::Up(link) => Arc::clone(link),
+            // A connection made later does not subscribe to it.
+            LinkState::Connecting | LinkState::Down(_) => return,
+        };
+        let mut connection = link.connection.clone();
+        // An answer is not needed, but a dead connection must not hold up those who come next.
+        let _ = tokio::time::timeout(Duration::from_secs(1), connection.unsubscribe(channel)).await;
+    }
+}
+
+/// What a script read of a lock: owner, what is left in milliseconds (negative without an end), fence.
+fn reading(owner: Option<Vec<u8>>, remaining: i64, fence: Option<f64>) -> Reading {
+    // Scores are whole numbers up to 2^53, exact in a double.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    let fence = fence.and_then(|f| Token::new(f as u64));
+    // Some libraries write bytes drawn at random, which are no text: these are shown escaped.
+    let text = |value: Vec<u8>| String::from_utf8(value).unwrap_or_else(|e| e.as_bytes().escape_ascii().to_string());
+    Reading { owner: owner.map(text), remaining: u64::try_from(remaining).ok().map(Duration::from_millis), fence }
+}
+
+/// Whether the marker names this server process, and permits the TTL.
+fn check_marker(armed: Option<&str>, run_id: &str, ttl: Duration) -> Result<(), MasterError> {
+    match armed.and_then(|a| a.split_once(' ')) {
+        Some((process, cap)) if process == run_id && !run_id.is_empty() => match cap.parse() {
+            Ok(cap) if millis(ttl) <= cap => Ok(()),
+            Ok(_) => Err(MasterError::TtlRefused),
+            Err(_) => Err(MasterError::Quarantined),
+        },
+        _ => Err(MasterError::Quarantined),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_master_votes_only_while_its_marker_names_this_very_process() {
+        let ttl = Duration::from_secs(30);
+        for (armed, expected) in [
+            (Some("abc 60000"), Ok(())),
+            (Some("abc 30000"), Ok(())),
+            (Some("abc 29999"), Err(MasterError::TtlRefused)),
+            (Some("old 60000"), Err(MasterError::Quarantined)),
+            (Some("abc"), Err(MasterError::Quarantined)),
+            (Some("abc x"), Err(MasterError::Quarantined)),
+            (Some(""), Err(MasterError::Quarantined)),
+            (None, Err(MasterError::Quarantined)),
+        ] {
+            assert_eq!(check_marker(armed, "abc", ttl), expected, "{armed:?}");
+        }
+        assert_eq!(check_marker(Some(" 60000"), "", ttl), Err(MasterError::Quarantined));
+    }
+}

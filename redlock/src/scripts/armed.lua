@@ -1,0 +1,11 @@
+-- The head of every script that keeps a lease: the master must be armed, and the TTL one that it gives.
+-- ARGV: owner, TTL in ms, run_id that the armed marker must name ('' where there is no marker)
+-- Answers -2 not armed, -3 TTL not between 1 ms and the cap.
+-- The marker is not among KEYS: clients may only read it, and a declared key needs leave to write.
+local ttl = tonumber(ARGV[2])
+if ttl <= 0 then return -3 end
+if ARGV[3] ~= '' then
+  local run_id, cap = string.match(redis.call('GET', 'redlock:armed') or '', '^(%S+) (%d+)$')
+  if run_id ~= ARGV[3] then return -2 end
+  if ttl > tonumber(cap) then return -3 end
+end

@@ -1,0 +1,400 @@
+//! The network between client and servers: silent, slow, cut; and how much of it a client takes.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::stream::{self, StreamExt as _};
+use redlock_engine::{
+    Address, Client, Credentials, Endpoint, Error, Health, LeaseOptions, LeaseState, LockKey, Marker, MasterError,
+    Reason, RedisMaster, Released, Renewal, Wait,
+};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpListener;
+use tokio::time::{Instant, timeout};
+
+use redlock_test_servers::proxy::{Flow, Proxy};
+use redlock_test_servers::server::{CALL_TIMEOUT, PATIENCE, Server, connected, eventually, key};
+
+const TTL: Duration = Duration::from_secs(30);
+
+fn options(identity: &str) -> LeaseOptions {
+    LeaseOptions::new(identity, TTL)
+}
+
+fn unrenewed(identity: &str) -> LeaseOptions {
+    LeaseOptions { renewal: Renewal::None, ..options(identity) }
+}
+
+/// A client whose calls end in time however busy the machine is.
+fn patient(servers: &[Server]) -> Client {
+    Client::new(servers.iter().map(|s| RedisMaster::connect(s.endpoint(Marker::Required))), PATIENCE)
+}
+
+async fn taken_and_given_back(client: &Client) {
+    let lease = client.acquire(&key("a"), &unrenewed("x"), Wait::For(PATIENCE)).await.expect("granted");
+    lease.release().await;
+}
+
+async fn is_down(client: &Client, master: usize) {
+    eventually("the master is down", async || {
+        matches!(client.masters()[master].health(), Health::Down(_)).then_some(())
+    })
+    .await;
+}
+
+async fn is_up(client: &Client, master: usize) {
+    eventually("the master is up", async || {
+        matches!(client.masters()[master].health(), Health::Up { .. }).then_some(())
+    })
+    .await;
+}
+
+async fn gone_everywhere(servers: &[Server], key: &LockKey) {
+    for server in servers {
+        eventually("no key left", async || server.get(key).await.is_none().then_some(())).await;
+    }
+}
+
+/// Tasks that this test's runtime has.
+fn tasks() -> usize {
+    tokio::runtime::Handle::current().metrics().num_alive_tasks()
+}
+
+/// Connections to a server, but for that which asks.
+async fn connections(server: &Server) -> usize {
+    server.run::<String>("CLIENT LIST").await.lines().filter(|line| !line.contains("cmd=client|list")).count()
+}
+
+#[tokio::test]
+async fn a_master_that_falls_silent_is_soon_sent_nothing_and_waited_for_no_more() {
+    let servers = Server::start_armed(3).await;
+    let (links, client) = Proxy::to_all(&servers).await;
+    let before = tasks();
+    links[0].swallow();
+    eventually("broken off", async || {
+        taken_and_given_back(&client).await;
+        matches!(client.masters()[0].health(), Health::Down(_)).then_some(())
+    })
+    .await;
+    let (sent, connected) = (links[0].received(), links[0].accepted());
+    for _ in 0..300 {
+        taken_and_given_back(&client).await;
+    }
+    // What it got since then are the first words of new connections. The three hundred would be 60,000 bytes and more.
+    let (sent, connected) = (links[0].received() - sent, links[0].accepted() - connected);
+    assert!(sent < 200 * (connected as u64 + 10), "{sent} bytes in {connected} connections");
+    links[0].cut();
+    eventually("nothing of it is left to do", async || (tasks() <= before + 2).then_some(())).await;
+    links[0].heal();
+    is_up(&client, 0).await;
+}
+
+#[tokio::test]
+async fn hundreds_of_calls_at_once_to_a_silent_master_end_and_leave_nothing_behind() {
+    let servers = Server::start_armed(3).await;
+    let (links, client) = Proxy::to_all(&servers).await;
+    let before = tasks();
+    links[0].swallow();
+    let sent = links[0].received();
+    let all = stream::iter(0..300).map(|n| {
+        // Short, in case that a busy machine makes one try again.
+        let options = LeaseOptions { ttl: Duration::from_secs(5), ..unrenewed("x") };
+        let client = client.clone();
+        async move { client.acquire(&key(&format!("n{n}")), &options, Wait::For(PATIENCE)).await.map(drop) }
+    });
+    let failed = all.buffer_unordered(300).filter(|r| std::future::ready(r.is_err())).count().await;
+    assert_eq!(failed, 0, "two of three masters answer");
+    is_down(&client, 0).await;
+    // A request and a release of some 300 bytes each, and little more.
+    assert!(links[0].received() - sent < 300_000, "{}", links[0].received() - sent);
+    links[0].cut();
+    eventually("nothing is left to do", async || (tasks() <= before + 2).then_some(())).await;
+}
+
+#[tokio::test]
+async fn calls_on_connections_that_went_dead_end_by_their_own_limit() {
+    let servers = Server::start_armed(3).await;
+    let (links, client) = Proxy::to_all_within(&servers, Duration::from_millis(200)).await;
+    let key = key("a");
+    let short = LeaseOptions { renewal: Renewal::None, ..LeaseOptions::new("x", Duration::from_secs(3)) };
+    let lease = client.acquire(&key, &short, Wait::For(PATIENCE)).await.expect("granted");
+    // Nothing is refused and nothing is reset: the other side is just not there any more.
+    links.iter().for_each(Proxy::swallow);
+    let error = client.try_acquire(&LockKey::new("tests", "b").expect("a name"), &options("x")).await;
+    let Err(Error::NoQuorum { usable: 0, failures, .. }) = error else { panic!("{error:?}") };
+    assert!(failures.iter().all(|f| f.error == MasterError::Timeout), "{failures:?}");
+    assert_eq!(client.read(&key).await.expect_err("no answers").reason(), Reason::NoQuorum);
+    assert_eq!(lease.release().await, Released::Unknown);
+    links.iter().for_each(Proxy::heal);
+    let lease =
+        client.acquire(&key, &options("y"), Wait::For(PATIENCE)).await.expect("granted, at the latest after the TTL");
+    assert!(lease.is_held());
+}
+
+#[tokio::test]
+async fn a_master_that_accepts_and_never_answers_costs_no_lock() {
+    let servers = Server::start_armed(2).await;
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let port = silent.local_addr().expect("its address").port();
+    let accepting = tokio::spawn(async move {
+        let mut open = Vec::new();
+        while let Ok(connection) = silent.accept().await {
+            open.push(connection);
+        }
+    });
+    let address = Address::Tcp("127.0.0.1".to_owned(), port);
+    let masters = [
+        servers[0].endpoint(Marker::Required),
+        servers[1].endpoint(Marker::Required),
+        Endpoint { address, ..servers[0].endpoint(Marker::Required) },
+    ];
+    let client = Client::new(masters.map(RedisMaster::connect), CALL_TIMEOUT);
+    for _ in 0..3 {
+        let lease = client.acquire(&key("a"), &options("x"), Wait::For(PATIENCE)).await.expect("granted by two");
+        assert_eq!(lease.release().await, Released::Held);
+    }
+    eventually("given up", async || (client.masters()[2].health() == Health::Down(MasterError::Timeout)).then_some(()))
+        .await;
+    client.try_acquire(&key("a"), &options("x")).await.expect("granted by two");
+    accepting.abort();
+}
+
+#[tokio::test]
+async fn a_name_that_does_not_resolve_costs_no_lock_and_is_named() {
+    let servers = Server::start_armed(2).await;
+    // Two dots in a row: no resolver asks anybody for it.
+    let address = Address::Tcp("redis..invalid".to_owned(), 6379);
+    let masters = [
+        servers[0].endpoint(Marker::Required),
+        servers[1].endpoint(Marker::Required),
+        Endpoint { address, ..servers[0].endpoint(Marker::Required) },
+    ];
+    let client = Client::new(masters.map(RedisMaster::connect), CALL_TIMEOUT);
+    client.acquire(&key("a"), &options("x"), Wait::For(PATIENCE)).await.expect("granted by two");
+    is_down(&client, 2).await;
+    assert!(matches!(client.masters()[2].health(), Health::Down(MasterError::Unreachable(_))));
+}
+
+#[tokio::test]
+async fn connections_that_are_reset_are_made_again_and_the_lease_goes_on() {
+    let servers = Server::start_armed(3).await;
+    let (links, client) = Proxy::to_all(&servers).await;
+    let renewal = Renewal::Every(Duration::from_millis(200));
+    let lease = client.try_acquire(&key("a"), &LeaseOptions { renewal, ..options("x") }).await.expect("granted");
+    for _ in 0..3 {
+        links.iter().for_each(Proxy::cut);
+        for master in 0..3 {
+            is_down(&client, master).await;
+        }
+        links.iter().for_each(Proxy::heal);
+        let LeaseState::Held(before) = *lease.state().borrow() else { panic!("held") };
+        let mut state = lease.state();
+        let renewed = state.wait_for(|s| !matches!(s, LeaseState::Held(g) if g.renewals <= before.renewals));
+        let renewed = *timeout(PATIENCE, renewed).await.expect("renewed in time").expect("a watchdog");
+        assert!(matches!(renewed, LeaseState::Held(_)), "{renewed:?}");
+    }
+    assert_eq!(lease.release().await, Released::Held);
+}
+
+#[tokio::test]
+async fn what_a_slow_link_takes_is_taken_off_the_validity() {
+    let servers = Server::start_armed(3).await;
+    let (links, client) = Proxy::to_all_within(&servers, Duration::from_secs(5)).await;
+    let (key, late) = (key("a"), Duration::from_millis(150));
+    let longest = TTL.saturating_sub(2 * late);
+    client.try_acquire(&key, &options("x")).await.expect("granted").release().await;
+    for link in &links {
+        link.requests(Flow::Late(late));
+        link.answers(Flow::Late(late));
+    }
+    let lease = client.try_acquire(&key, &unrenewed("x")).await.expect("granted");
+    assert!(lease.validity() <= longest, "{:?}", lease.validity());
+    for server in &servers[..2] {
+        // The master counts from when it carried the command out: its key outlives the validity.
+        let left = Duration::from_millis(server.pttl(&key).await.cast_unsigned());
+        assert!(left > lease.validity(), "{left:?}");
+    }
+    lease.release().await;
+    // The drift alone would leave enough; with the way it is too little.
+    let demanding = LeaseOptions { min_validity: TTL.saturating_sub(3 * late), ..unrenewed("x") };
+    let error = client.acquire(&key, &demanding, Wait::For(Duration::ZERO)).await.expect_err("the way takes too long");
+    assert_eq!(error.reason(), Reason::TooSlow, "{error}");
+    gone_everywhere(&servers, &key).await;
+}
+
+#[tokio::test]
+async fn a_paused_server_makes_at_most_one_hold_of_an_acquire_that_was_given_up() {
+    let servers = Server::start_armed(3).await;
+    let masters = servers.iter().map(|s| RedisMaster::connect(s.endpoint(Marker::Required)));
+    let client = Client::new(masters, Duration::from_millis(300));
+    let key = key("a");
+    client.acquire(&key, &options("x"), Wait::For(PATIENCE)).await.expect("granted").release().await;
+    gone_everywhere(&servers, &key).await;
+    for server in &servers {
+        let () = server.run("CLIENT PAUSE 1500 ALL").await;
+    }
+    // Tries again and again while nothing answers, and once more after it.
+    let lease = client.acquire(&key, &unrenewed("x"), Wait::For(PATIENCE)).await.expect("granted after the pause");
+    let owner = lease.owner().to_string();
+    for server in &servers {
+        // A majority has it. Whoever has not has none of the attempts that were given up.
+        let one_hold = async || server.get(&key).await.is_none_or(|shown| shown == owner).then_some(());
+        eventually("no other hold", one_hold).await;
+    }
+    assert_eq!(lease.release().await, Released::Held);
+    gone_everywhere(&servers, &key).await;
+}
+
+#[tokio::test]
+async fn a_release_before_the_subscription_is_confirmed_is_not_missed() {
+    let servers = Server::start_armed(3).await;
+    let (links, other) = Proxy::to_all_within(&servers, Duration::from_secs(60)).await;
+    let (one, key) = (connected(&servers).await, key("a"));
+    // Longer than the test's patience: nobody gets it by waiting for its end.
+    let long = LeaseOptions::new("one", Duration::from_secs(60));
+    let lease = one.try_acquire(&key, &long).await.expect("granted");
+    for link in &links {
+        link.requests(Flow::HoldFrom("SUBSCRIBE"));
+    }
+    let waiting = tokio::spawn({
+        let key = key.clone();
+        async move { other.acquire(&key, &options("other"), Wait::Forever).await }
+    });
+    for link in &links {
+        eventually("it has been refused, and subscribes", async || link.holds().then_some(())).await;
+    }
+    assert_eq!(lease.release().await, Released::Held);
+    gone_everywhere(&servers, &key).await;
+    assert!(!waiting.is_finished());
+    links.iter().for_each(Proxy::heal);
+    let lease = timeout(PATIENCE, waiting).await.expect("it looked again").expect("no panic").expect("granted");
+    assert_eq!(lease.owner().identity(), "other");
+}
+
+#[tokio::test]
+async fn a_release_while_the_waiters_subscriptions_are_gone_is_not_missed() {
+    let servers = Server::start_armed(3).await;
+    let (one, other, key) = (connected(&servers).await, connected(&servers).await, key("a"));
+    let long = LeaseOptions::new("one", Duration::from_secs(60));
+    for _ in 0..5 {
+        let lease = one.acquire(&key, &long, Wait::For(PATIENCE)).await.expect("granted");
+        let waiting = tokio::spawn({
+            let (key, other) = (key.clone(), other.clone());
+            async move { other.acquire(&key, &options("other"), Wait::Forever).await }
+        });
+        for server in &servers {
+            eventually("the waiter is cut off", async || {
+                (server.run::<i64>("CLIENT KILL TYPE pubsub").await > 0).then_some(())
+            })
+            .await;
+        }
+        // Nobody hears of this.
+        lease.release().await;
+        let lease = timeout(PATIENCE, waiting).await.expect("not asleep for ever").expect("no panic").expect("granted");
+        lease.release().await;
+    }
+}
+
+#[tokio::test]
+async fn clients_of_a_dead_server_come_back_out_of_step_and_none_more_often_than_each_tenth_of_a_second() {
+    const CLIENTS: usize = 30;
+    const TRIES: usize = 5;
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let port = listener.local_addr().expect("its address").port();
+    let tries: Arc<Mutex<HashMap<String, Vec<Instant>>>> = Arc::default();
+    let log = Arc::clone(&tries);
+    // Reads who it is from the first words, then closes.
+    let closing = tokio::spawn(async move {
+        while let Ok((mut connection, _)) = listener.accept().await {
+            let log = Arc::clone(&log);
+            tokio::spawn(async move {
+                let mut words = [0; 512];
+                let read = connection.read(&mut words).await.unwrap_or(0);
+                let words = String::from_utf8_lossy(&words[..read]);
+                if let Some(name) = words.split_whitespace().find(|word| word.starts_with("client-")) {
+                    log.lock()
+                        .expect("no panic under this lock")
+                        .entry(name.to_owned())
+                        .or_default()
+                        .push(Instant::now());
+                }
+            });
+        }
+    });
+    let masters: Vec<_> = (0..CLIENTS)
+        .map(|n| {
+            RedisMaster::connect(Endpoint {
+                name: "dead".to_owned(),
+                address: Address::Tcp("127.0.0.1".to_owned(), port),
+                credentials: Credentials::Password { username: format!("client-{n}"), password: "pw".to_owned() },
+                marker: Marker::Required,
+            })
+        })
+        .collect();
+    let tries = eventually("each has tried often", async || {
+        let tries = tries.lock().expect("no panic under this lock").clone();
+        (tries.len() == CLIENTS && tries.values().all(|times| times.len() >= TRIES)).then_some(tries)
+    })
+    .await;
+    closing.abort();
+    drop(masters);
+    let pauses = |n: usize| tries.values().map(move |times| times[n + 1] - times[n]);
+    for n in 0..TRIES - 1 {
+        let shortest = pauses(n).min().expect("clients");
+        assert!(shortest >= Duration::from_millis(100), "{shortest:?} before try {}", n + 2);
+    }
+    // Drawn from 0.1 to 0.8 s for each client: with thirty of them, all within a fifth of a second is no chance.
+    let (shortest, longest) = (pauses(2).min().expect("clients"), pauses(2).max().expect("clients"));
+    assert!(longest > shortest + Duration::from_millis(200), "{shortest:?} to {longest:?}");
+}
+
+#[tokio::test]
+async fn a_thousand_names_need_one_connection_to_each_master_and_leave_no_channel() {
+    const AT_ONCE: usize = 100;
+    let servers = Server::start_armed(1).await;
+    let client = patient(&servers);
+    is_up(&client, 0).await;
+    // A client of another library has them all.
+    let fill = "for i=0,999 do redis.call('SET','redlock:tests/n'..i,'another','PX',600000) end";
+    let mut connection = redis::Client::open(format!("redis://127.0.0.1:{}", servers[0].port)).expect("a client");
+    let () = redis::cmd("EVAL").arg(fill).arg(0).query(&mut connection).expect("filled");
+    drop(connection);
+    let before = tasks();
+    let all = stream::iter(0..1000).map(|n| {
+        let client = client.clone();
+        async move {
+            let (key, options) = (key(&format!("n{n}")), options("x"));
+            client.acquire(&key, &options, Wait::For(Duration::from_millis(1))).await.map(drop)
+        }
+    });
+    let refused = all.buffer_unordered(AT_ONCE).filter(|r| std::future::ready(r.is_err())).count().await;
+    assert_eq!(refused, 1000);
+    assert!(servers[0].calls("subscribe").await > 0, "they did subscribe");
+    eventually("one connection", async || (connections(&servers[0]).await == 1).then_some(())).await;
+    eventually("nobody listens", async || {
+        servers[0].run::<Vec<String>>("PUBSUB CHANNELS").await.is_empty().then_some(())
+    })
+    .await;
+    eventually("nothing is left to do", async || (tasks() <= before).then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_thousand_leases_need_one_connection_to_each_master() {
+    let servers = Server::start_armed(3).await;
+    let client = patient(&servers);
+    let all = stream::iter(0..1000).map(|n| {
+        let client = client.clone();
+        async move { client.acquire(&key(&format!("n{n}")), &options("x"), Wait::For(PATIENCE)).await }
+    });
+    let leases: Vec<_> = all.buffer_unordered(100).collect().await;
+    assert!(leases.iter().all(|lease| lease.as_ref().is_ok_and(redlock_engine::Lease::is_held)));
+    for server in &servers {
+        assert_eq!(connections(server).await, 1);
+    }
+    drop(leases);
+    for server in &servers {
+        // The marker and the fences of the namespace.
+        eventually("all given back", async || (server.run::<i64>("DBSIZE").await == 2).then_some(())).await;
+    }
+}

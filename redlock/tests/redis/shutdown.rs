@@ -1,0 +1,63 @@
+//! A client is shut down: nothing of it stays on the masters.
+
+use std::time::Duration;
+
+use redlock_engine::{Client, Error, LeaseOptions, LeaseState, Marker, RedisMaster, Released, Renewal, Wait};
+use tokio::time::timeout;
+
+use redlock_test_servers::server::{PATIENCE, Server, client, eventually, key};
+
+const TTL: Duration = Duration::from_secs(30);
+
+#[tokio::test]
+async fn a_release_reaches_also_the_master_whose_answer_nobody_waited_for() {
+    let servers = Server::start_armed(3).await;
+    let client = Client::new(servers.iter().map(|s| RedisMaster::connect(s.endpoint(Marker::Required))), PATIENCE);
+    let key = key("a");
+    let lease = client.acquire(&key, &LeaseOptions::new("one", TTL), Wait::Forever).await.expect("granted");
+    eventually("all three have voted", async || (servers[2].get(&key).await.is_some()).then_some(())).await;
+    servers[2].freeze();
+    assert_eq!(lease.release().await, Released::Held);
+    let mut closing = std::pin::pin!(client.shutdown());
+    // That one has not answered yet, and is waited for.
+    assert!(timeout(Duration::from_millis(200), &mut closing).await.is_err());
+    servers[2].thaw();
+    timeout(PATIENCE, closing).await.expect("ends with the last answer");
+    for server in &servers {
+        assert_eq!(server.get(&key).await, None);
+    }
+}
+
+#[tokio::test]
+async fn a_shutdown_gives_back_what_is_held_and_ends_what_waits() {
+    let servers = Server::start_armed(3).await;
+    let (client, other) = (client(&servers), client(&servers));
+    let (held, awaited) = (key("held"), key("awaited"));
+    let lease = client.try_acquire(&held, &LeaseOptions::new("one", TTL)).await.expect("granted");
+    let owner = lease.owner().clone();
+    let fixed = LeaseOptions { renewal: Renewal::None, ..LeaseOptions::new("one", TTL) };
+    let fixed = client.try_acquire(&key("fixed"), &fixed).await.expect("granted");
+    let _blocks = other.try_acquire(&awaited, &LeaseOptions::new("other", TTL)).await.expect("granted");
+    let waiting = tokio::spawn({
+        let (client, key) = (client.clone(), awaited.clone());
+        async move { client.acquire(&key, &LeaseOptions::new("one", TTL), Wait::Forever).await.map(drop) }
+    });
+    for server in &servers {
+        eventually("it waits", async || (server.listeners(&awaited).await == 1).then_some(())).await;
+    }
+
+    client.shutdown().await;
+    assert_eq!(waiting.await.expect("no panic"), Err(Error::ShutDown));
+    for server in &servers {
+        assert_eq!(server.run::<Vec<String>>("KEYS redlock:tests/*").await, [awaited.redis_key()]);
+    }
+    for lease in [lease, fixed] {
+        assert!(!lease.is_held());
+        assert_eq!(*lease.state().borrow(), LeaseState::Released);
+        assert_eq!(lease.release().await, Released::Unknown);
+    }
+    let again = client.try_acquire(&held, &LeaseOptions::new("one", TTL)).await;
+    assert_eq!(again.map(drop), Err(Error::ShutDown));
+    let adopted = client.adopt(&held, &owner, &LeaseOptions::new("one", TTL)).await;
+    assert_eq!(adopted.map(drop), Err(Error::ShutDown));
+}

@@ -1,0 +1,225 @@
+//! Contenders: each takes locks again and again, in all ways that the engine offers, and gives them back in all ways.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redlock_engine::{Error, Lease, LeaseOptions, LockKey, Owner, Released, Renewal, Wait};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::history::History;
+use crate::pause::Dropped;
+use crate::plan::{CALL_TIMEOUT, CALM, LONGEST_TTL, RESTART_DELAY};
+use crate::process::Process;
+use crate::random::Random;
+use crate::server::whole;
+use crate::world::World;
+
+/// The shortest lease that contenders ask for.
+const SHORTEST_TTL: Duration = LONGEST_TTL.checked_div(5).expect("not zero");
+
+/// One of the contenders of a process.
+pub struct Contender {
+    pub world: World,
+    pub history: Arc<History>,
+    pub processes: Arc<[Process]>,
+    pub process: usize,
+    pub identity: String,
+    pub locks: usize,
+}
+
+pub fn key(lock: usize) -> LockKey {
+    LockKey::new("sim", &format!("lock-{lock}")).expect("a valid name")
+}
+
+impl Contender {
+    /// Contends while faults go on, for a while after that, and then once more for each lock.
+    pub async fn contend(self) {
+        while self.calm_for() < CALM {
+            let key = key(self.draw(|random| random.index(self.locks)));
+            let options = self.options();
+            let Some(lease) = self.ask(&key, &options).await else {
+                sleep(self.world.time(CALL_TIMEOUT)).await;
+                continue;
+            };
+            self.history.granted(&lease);
+            self.world.now().after_grant();
+            if self.work(&lease).await {
+                self.give_back(lease, &options).await;
+            }
+        }
+        for lock in 0..self.locks {
+            self.take_once_more(&key(lock)).await;
+        }
+    }
+
+    /// How long ago faults ended.
+    fn calm_for(&self) -> Duration {
+        self.world.now().healed.map_or(Duration::ZERO, |healed| healed.elapsed())
+    }
+
+    fn draw<T>(&self, draw: impl FnOnce(&mut Random) -> T) -> T {
+        self.world.draw(draw)
+    }
+
+    fn once_in(&self, times: u64) -> bool {
+        self.draw(|random| random.once_in(times))
+    }
+
+    fn options(&self) -> LeaseOptions {
+        let longest = self.world.now().plan.longest_ttl;
+        // Whole milliseconds, as masters have it.
+        let ttl = whole(SHORTEST_TTL + self.world.time(longest.saturating_sub(SHORTEST_TTL)));
+        let renewal = match self.draw(|random| random.below(6)) {
+            0 | 1 => Renewal::None,
+            2 => Renewal::Every(Duration::from_millis(1) + self.world.time(ttl * 3 / 4)),
+            _ => Renewal::Every(ttl / 3),
+        };
+        let min_validity = if self.once_in(3) { self.world.time(ttl / 2) } else { Duration::ZERO };
+        let max_renewals = self.once_in(4).then(|| self.draw(|random| random.below(3)));
+        let priority = self.draw(|random| [0, 0, 0, 1][random.index(4)]);
+        let default = LeaseOptions::new(self.identity.clone(), ttl);
+        LeaseOptions { renewal, max_renewals, min_validity, priority, is_shared: self.once_in(3), ..default }
+    }
+
+    /// Asks for a lock in one of the ways there are.
+    async fn ask(&self, key: &LockKey, options: &LeaseOptions) -> Option<Lease> {
+        let (client, asked) = (self.processes[self.process].client(), Instant::now());
+        let pauses = self.world.now().tally.pauses;
+        let (way, patience) = (self.draw(|random| random.below(8)), self.world.time(3 * LONGEST_TTL));
+        let asking = async {
+            match way {
+                0 | 1 => client.try_acquire(key, options).await,
+                2 => client.acquire(key, options, Wait::Forever).await,
+                _ => client.acquire(key, options, Wait::For(patience)).await,
+            }
+        };
+        let answer = self.perhaps_dropped(asking).await?;
+        match answer {
+            Ok(lease) => {
+                // Where nobody was stopped meanwhile, what the caller needs is there.
+                let left = lease.validity();
+                if left < options.min_validity && self.world.now().tally.pauses == pauses {
+                    let needed = options.min_validity;
+                    self.history.broken(format!("{} got {left:?}, and needs {needed:?}", lease.owner()));
+                }
+                self.note_wait(asked, key);
+                Some(lease)
+            }
+            Err(error) => {
+                self.world.note(|| format!("{} does not get {key}: {error}", self.identity));
+                None
+            }
+        }
+    }
+
+    /// Lets time run out for a future that is dropped at one of its awaits, now and then.
+    async fn perhaps_dropped<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        if !self.once_in(4) {
+            return Some(work.await);
+        }
+        let polls = self.draw(|random| random.below(12));
+        let output = Dropped::after(polls, work).await;
+        if output.is_none() {
+            self.world.note(|| format!("{} drops a future after {polls} polls", self.identity));
+            self.history.dropped();
+        }
+        output
+    }
+
+    /// How long somebody waited for a lock without any fault.
+    fn note_wait(&self, asked: Instant, key: &LockKey) {
+        // By then masters have come back, and leases of before have ended.
+        let calm = self.calm_for().saturating_sub(RESTART_DELAY + 2 * LONGEST_TTL);
+        let waited = asked.elapsed().min(calm);
+        self.history.waited(&format!("{} for {key}", self.identity), waited);
+    }
+
+    /// Holds a lock for a while, looking at random moments whether it still does, and writes to what it guards. Answers
+    /// whether there is something left to give back.
+    async fn work(&self, lease: &Lease) -> bool {
+        let end = Instant::now() + self.world.time(3 * LONGEST_TTL / 2);
+        while Instant::now() < end {
+            let look = (Instant::now() + self.world.time(LONGEST_TTL / 4)).min(end);
+            if let Ok(over) = timeout_at(look, lease.ended()).await {
+                self.history.ended(lease, over);
+                return self.once_in(2);
+            }
+            if self.history.look(lease) {
+                if self.once_in(4) {
+                    // It is a while on its way.
+                    sleep(self.world.time(LONGEST_TTL / 4)).await;
+                }
+                self.history.write(lease);
+            }
+        }
+        true
+    }
+
+    async fn give_back(&self, lease: Lease, options: &LeaseOptions) {
+        match self.draw(|random| random.below(6)) {
+            0 => drop(lease),
+            // Nobody goes on with it: it expires.
+            1 => lease.abandon(),
+            // Another process of the same holder goes on with it. What is over is not to be adopted unless it is shared:
+            // its watchdog gives back what is left of it.
+            2 if lease.is_held() || options.is_shared => {
+                let (key, owner) = (lease.key().clone(), lease.owner().clone());
+                lease.abandon();
+                sleep(self.world.time(CALL_TIMEOUT)).await;
+                if let Some(adopted) = self.adopt(&key, &owner, options).await {
+                    self.work(&adopted).await;
+                    adopted.release().await;
+                }
+            }
+            // Another process of the same holder keeps it as well, and leaves it to this one.
+            3 if options.is_shared => {
+                if let Some(adopted) = self.adopt(lease.key(), lease.owner(), options).await {
+                    self.work(&adopted).await;
+                    drop(adopted);
+                }
+                self.work(&lease).await;
+                lease.release().await;
+            }
+            _ => drop(self.perhaps_dropped(lease.release()).await),
+        }
+    }
+
+    /// Goes on with a grant in any process.
+    async fn adopt(&self, key: &LockKey, owner: &Owner, options: &LeaseOptions) -> Option<Lease> {
+        let other = self.draw(|random| random.index(self.processes.len()));
+        let client = self.processes[other].client();
+        let adopted = self.perhaps_dropped(client.adopt(key, owner, options)).await?.ok()?;
+        self.history.adopted(&adopted);
+        Some(adopted)
+    }
+
+    /// All ask for a lock at once, for the last time: each gets it, and leaves nothing of it on the masters.
+    async fn take_once_more(&self, key: &LockKey) {
+        let options = LeaseOptions::new(self.identity.clone(), LONGEST_TTL);
+        let asked = Instant::now();
+        let lease = loop {
+            match self.processes[self.process].client().acquire(key, &options, Wait::Forever).await {
+                Ok(lease) => break lease,
+                Err(Error::ShutDown) => sleep(CALL_TIMEOUT).await,
+                Err(error) => return self.history.broken(format!("{} does not get {key}: {error}", self.identity)),
+            }
+        };
+        self.note_wait(asked, key);
+        self.history.granted(&lease);
+        sleep(self.world.time(CALL_TIMEOUT)).await;
+        let owner = lease.owner().to_string();
+        let released = lease.release().await;
+        if released != Released::Held {
+            self.history.broken(format!("{owner} releases {key} without any fault: {released:?}"));
+        }
+        // What is on its way arrives.
+        sleep(CALL_TIMEOUT).await;
+        let state = self.world.now();
+        let left = state.servers.iter().flat_map(|server| server.held(Instant::now())).any(|(_, held)| held == owner);
+        drop(state);
+        if left {
+            self.history.broken(format!("{owner} has released {key}, and masters hold it"));
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! The network: one connection at a time between a client and a master, as TCP has it.
+//!
+//! A connection keeps the order of what is sent, and what is lost on it is lost with all that follows. Order is nowhere
+//! else: neither between masters, nor between a connection and the one that replaces it.
+
+use std::time::Duration;
+
+use redlock_engine::MasterError;
+use redlock_engine::master::{Heard, News};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::Instant;
+
+use crate::plan::{BACKOFF, TIMEOUTS_UNTIL_BROKEN};
+use crate::server::{Done, Server};
+use crate::world::{Happening, State};
+
+/// What becomes of what is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    Open,
+    /// It is lost, and the connection with it.
+    Lost,
+    /// It arrives when the path is open again.
+    Held,
+}
+
+/// Who waits for what is said on a channel.
+pub struct Waiter {
+    pub channel: String,
+    pub index: usize,
+    pub wake: UnboundedSender<Heard>,
+}
+
+/// The way from one client to one master.
+pub struct Link {
+    pub server: usize,
+    pub requests: Path,
+    pub replies: Path,
+    pub slow: Duration,
+    pub waiters: Vec<Waiter>,
+    /// Number of the connection.
+    connection: u64,
+    /// The server's process that it was made to.
+    process: u64,
+    /// Whether the client believes in it.
+    up: bool,
+    /// Whether something was lost on it.
+    torn: bool,
+    unanswered: u32,
+    last_arrival: Instant,
+    last_reply: Instant,
+    held_back: Vec<Happening>,
+}
+
+impl Link {
+    /// A connection to the first process of that server.
+    pub fn new(server: usize, connection: u64, now: Instant) -> Self {
+        Self {
+            server,
+            requests: Path::Open,
+            replies: Path::Open,
+            slow: Duration::ZERO,
+            waiters: Vec::new(),
+            connection,
+            process: 1,
+            up: true,
+            torn: false,
+            unanswered: 0,
+            last_arrival: now,
+            last_reply: now,
+            held_back: Vec::new(),
+        }
+    }
+}
+
+/// A request: executed on a server it gives what hands the answer over, if the connection still stands.
+pub type Request = Box<dyn FnOnce(&mut Server, Connection, Instant) -> Handover + Send>;
+/// Hands an answer over, or the news that the connection broke.
+pub type Handover = Box<dyn FnOnce(bool) + Send>;
+
+/// A connection of a client to a master.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connection {
+    pub client: usize,
+    pub master: usize,
+    /// Never used again.
+    number: u64,
+    /// The server's process that it was made to.
+    process: u64,
+}
+
+impl State {
+    fn link(&mut self, of: Connection) -> &mut Link {
+        &mut self.links[of.client][of.master]
+    }
+
+    fn stands(&mut self, of: Connection) -> bool {
+        let link = self.link(of);
+        link.up && link.connection == of.number
+    }
+
+    /// How long something is on its way.
+    fn delay(&mut self) -> Duration {
+        let bound = match self.random.below(200) {
+            0 if self.faulty => self.plan.longest_delay,
+            1..10 if self.faulty => self.plan.long_delay,
+            _ => Duration::from_millis(2),
+        };
+        self.random.time(bound)
+    }
+
+    /// Sends a request; once it is sent it may be executed, whatever the client does.
+    pub fn send(
+        &mut self,
+        client: usize,
+        master: usize,
+        now: Instant,
+        request: Request,
+    ) -> Result<Connection, MasterError> {
+        self.tally.calls += 1;
+        let (delay, stopped) = (self.delay(), self.stopped[client]);
+        let link = &mut self.links[client][master];
+        if !link.up {
+            return Err(MasterError::Unreachable("not connected".to_owned()));
+        }
+        let connection = Connection { client, master, number: link.connection, process: link.process };
+        // A process that is stopped sends when it goes on.
+        link.last_arrival = (now.max(stopped) + link.slow + delay).max(link.last_arrival);
+        let arrival = link.last_arrival;
+        self.at(arrival, move |state, at| state.arrive(connection, at, request));
+        Ok(connection)
+    }
+
+    fn arrive(&mut self, of: Connection, now: Instant, request: Request) {
+        let link = &mut self.links[of.client][of.master];
+        let current = link.connection == of.number;
+        match link.requests {
+            Path::Lost => link.torn |= current,
+            Path::Held => link.held_back.push(Box::new(move |state, at| state.arrive(of, at, request))),
+            Path::Open if current && link.torn => {}
+            Path::Open => {
+                let server = link.server;
+                if self.servers[server].process == of.process && self.servers[server].up {
+                    let handover = request(&mut self.servers[server], of, now);
+                    self.reply(of, now, move |state, at| {
+                        let stands = state.stands(of);
+                        if stands {
+                            state.link(of).unanswered = 0;
+                        }
+                        // Whoever is stopped sees it when it goes on.
+                        if at < state.stopped[of.client] {
+                            state.when_running(of.client, at, move |_, _| handover(stands));
+                        } else {
+                            handover(stands);
+                        }
+                    });
+                    self.look_at_what_was_done(server, now);
+                } else {
+                    self.reply(of, now, move |state, at| state.break_off(of, at));
+                }
+            }
+        }
+    }
+
+    /// Sends something back.
+    fn reply(&mut self, of: Connection, now: Instant, arrives: impl FnOnce(&mut State, Instant) + Send + 'static) {
+        let delay = self.delay();
+        let link = self.link(of);
+        let current = link.connection == of.number;
+        match link.replies {
+            Path::Lost => link.torn |= current,
+            Path::Held => link.held_back.push(Box::new(move |state, at| state.reply(of, at, arrives))),
+            Path::Open if current && link.torn => {}
+            Path::Open => {
+                let mut at = now + link.slow + delay;
+                if current {
+                    at = at.max(link.last_reply);
+                    link.last_reply = at;
+                }
+                self.at(at, arrives);
+            }
+        }
+    }
+
+    fn look_at_what_was_done(&mut self, server: usize, now: Instant) {
+        let majority = self.plan.masters / 2 + 1;
+        for done in std::mem::take(&mut self.servers[server].done) {
+            match done {
+                Done::Said { channel, news } => self.tell(server, &channel, &news, now),
+                Done::Voted { owner } => {
+                    let votes = self.votes.entry(owner.clone()).or_default();
+                    *votes += 1;
+                    if *votes == majority {
+                        let order = self.elected.len() as u64;
+                        self.elected.insert(owner, order);
+                    }
+                }
+                Done::Set { owner, proven } => {
+                    let known = self.proven.entry(owner).or_insert(proven);
+                    *known = proven.max(*known);
+                }
+            }
+        }
+    }
+
+    /// Tells all who listen to that channel.
+    fn tell(&mut self, server: usize, channel: &str, news: &News, now: Instant) {
+        let mut listeners = std::mem::take(&mut self.servers[server].listeners);
+        listeners
+            .retain(|listener| self.links[listener.of.client][listener.of.master].connection == listener.of.number);
+        let listening: Vec<_> = listeners.iter().filter(|l| l.channel == channel).map(|l| l.of).collect();
+        self.servers[server].listeners = listeners;
+        for of in listening {
+            let (channel, news) = (channel.to_owned(), news.clone());
+            self.reply(of, now, move |state, _| {
+                if state.stands(of) {
+                    state.wake(of, &news, |waiter| waiter.channel == channel);
+                }
+            });
+        }
+    }
+
+    fn wake(&mut self, of: Connection, news: &News, whom: impl Fn(&Waiter) -> bool) {
+        let waiters = &mut self.link(of).waiters;
+        waiters.retain(|waiter| !waiter.wake.is_closed());
+        for waiter in waiters.iter().filter(|waiter| whom(waiter)) {
+            // It may go away at any time.
+            let _ = waiter.wake.send(Heard { master: waiter.index, news: news.clone() });
+        }
+    }
+
+    /// A call had no answer in time.
+    pub fn timed_out(&mut self, of: Connection, now: Instant) {
+        if self.stands(of) {
+            let link = self.link(of);
+            link.unanswered += 1;
+            if link.unanswered >= TIMEOUTS_UNTIL_BROKEN {
+                self.break_off(of, now);
+            }
+        }
+    }
+
+    /// The client gives the connection up, and makes another after a pause.
+    fn break_off(&mut self, of: Connection, now: Instant) {
+        if self.stands(of) {
+            self.link(of).up = false;
+            self.reconnect_later(of, now);
+        }
+    }
+
+    /// Breaks whatever connection there is.
+    pub fn reset(&mut self, client: usize, master: usize, now: Instant) {
+        let Link { connection, process, .. } = self.links[client][master];
+        self.break_off(Connection { client, master, number: connection, process }, now);
+    }
+
+    fn reconnect_later(&mut self, of: Connection, now: Instant) {
+        let pause = BACKOFF.0 + self.random.time(BACKOFF.1.saturating_sub(BACKOFF.0));
+        self.at(now + pause, move |state, at| state.reconnect(of, at));
+    }
+
+    fn reconnect(&mut self, of: Connection, now: Instant) {
+        let link = &mut self.links[of.client][of.master];
+        let server = &mut self.servers[link.server];
+        if !server.up || (link.requests, link.replies) != (Path::Open, Path::Open) {
+            return self.reconnect_later(of, now);
+        }
+        self.connections += 1;
+        self.tally.reconnects += 1;
+        (link.connection, link.process, link.up, link.torn) = (self.connections, server.process, true, false);
+        (link.unanswered, link.last_arrival, link.last_reply) = (0, now, now);
+        self.note(now, || format!("process {} connects again to n{}", of.client, of.master));
+        let of = Connection { number: self.connections, ..of };
+        // It listens again, and releases meanwhile were not heard.
+        self.wake(of, &News::Gap, |_| true);
+        let link = &self.links[of.client][of.master];
+        let server = &mut self.servers[link.server];
+        link.waiters.iter().for_each(|waiter| server.listen(&waiter.channel, of));
+    }
+
+    /// Sets what becomes of what is sent; what was held back goes on where it does not have to wait any more.
+    pub fn set_path(&mut self, client: usize, master: usize, (requests, replies): (Path, Path), now: Instant) {
+        let link = &mut self.links[client][master];
+        (link.requests, link.replies) = (requests, replies);
+        let held_back = std::mem::take(&mut link.held_back);
+        if held_back.is_empty() {
+            return;
+        }
+        // In the order in which it was sent. What the other direction holds back is held back again.
+        let at = now + self.delay();
+        self.links[client][master].last_arrival = self.links[client][master].last_arrival.max(at);
+        for happening in held_back {
+            self.at(at, happening);
+        }
+    }
+
+    /// Tells clients that a server's process has ended, where they can be told.
+    pub fn break_all(&mut self, server: usize, now: Instant) {
+        for client in 0..self.links.len() {
+            for master in 0..self.links[client].len() {
+                let Link { server: other, connection, process, replies, .. } = self.links[client][master];
+                if other == server && replies == Path::Open {
+                    let of = Connection { client, master, number: connection, process };
+                    let at = now + self.delay();
+                    self.at(at, move |state, at| state.break_off(of, at));
+                }
+            }
+        }
+    }
+}

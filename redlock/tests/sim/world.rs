@@ -1,0 +1,308 @@
+//! The simulated world: servers, links and processes, and what happens to them in the order of its time.
+
+use std::cmp::Ordering;
+use std::collections::{BinaryHeap, HashMap};
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker, ready};
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use redlock_engine::quorum::Quorum;
+use tokio::time::{Instant, sleep_until};
+
+use crate::link::Link;
+use crate::plan::{LONGEST_PAUSE, LONGEST_TTL, Plan};
+use crate::random::Random;
+use crate::rules::Rule;
+use crate::server::Server;
+
+/// Something that happens at its time.
+pub type Happening = Box<dyn FnOnce(&mut State, Instant) + Send>;
+
+struct Event {
+    at: Instant,
+    /// Of two at the same time the one that was planned first happens first.
+    order: u64,
+    happening: Happening,
+}
+
+impl Ord for Event {
+    // The earliest is the largest: a heap gives that first.
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.at, other.order).cmp(&(self.at, self.order))
+    }
+}
+
+impl PartialOrd for Event {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Event {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Event {}
+
+/// How much of what happened; also tells two runs apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub events: u64,
+    pub calls: u64,
+    pub crashes: u64,
+    pub flushes: u64,
+    pub reconnects: u64,
+    pub jumps: u64,
+    pub pauses: u64,
+    /// Sum over all events and their times.
+    pub digest: u64,
+}
+
+/// Everything in the world.
+pub struct State {
+    pub began: Instant,
+    pub random: Random,
+    pub servers: Vec<Server>,
+    /// By client and master.
+    pub links: Vec<Vec<Link>>,
+    /// Numbers of connections are never used again.
+    pub connections: u64,
+    pub tally: Tally,
+    /// Until when processes are stopped, by client.
+    pub stopped: Vec<Instant>,
+    /// Whether faults have not ended yet.
+    pub faulty: bool,
+    /// When they did.
+    pub healed: Option<Instant>,
+    pub plan: Plan,
+    /// Votes of owners so far.
+    pub votes: HashMap<String, usize>,
+    /// In which order owners had a majority.
+    pub elected: HashMap<String, u64>,
+    /// Until when a holder may count on its grant, at the most, by owner.
+    pub proven: HashMap<String, Instant>,
+    trace: bool,
+    events: BinaryHeap<Event>,
+    orders: u64,
+    /// When the world is looked at again, unless it is told of something earlier.
+    alarm: Option<Instant>,
+    told: Option<Waker>,
+}
+
+/// A handle of the world. Cheap to clone.
+#[derive(Clone)]
+pub struct World {
+    state: Arc<Mutex<State>>,
+    pub began: Instant,
+    pub trace: bool,
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("World")
+    }
+}
+
+impl State {
+    /// Plans something.
+    pub fn at(&mut self, at: Instant, happening: impl FnOnce(&mut Self, Instant) + Send + 'static) {
+        self.orders += 1;
+        self.events.push(Event { at, order: self.orders, happening: Box::new(happening) });
+        if self.alarm.is_none_or(|alarm| at < alarm)
+            && let Some(told) = self.told.take()
+        {
+            told.wake();
+        }
+    }
+
+    /// Plans something that a process must be running for.
+    pub fn when_running(
+        &mut self,
+        client: usize,
+        at: Instant,
+        happening: impl FnOnce(&mut Self, Instant) + Send + 'static,
+    ) {
+        self.at(at, move |state, now| {
+            if now < state.stopped[client] {
+                state.when_running(client, state.stopped[client], happening);
+            } else {
+                happening(state, now);
+            }
+        });
+    }
+
+    /// Lets happen what is due.
+    fn catch_up(&mut self, now: Instant) {
+        while self.events.peek().is_some_and(|event| event.at <= now) {
+            let Some(event) = self.events.pop() else { return };
+            self.tally.events += 1;
+            let when = u64::try_from((event.at - self.began).as_micros()).expect("a short time");
+            self.tally.digest = (self.tally.digest ^ when).wrapping_mul(0x0100_0000_01b3).wrapping_add(event.order);
+            (event.happening)(self, event.at);
+        }
+    }
+
+    /// Notes something for whoever replays a schedule.
+    pub fn note(&self, at: Instant, what: impl FnOnce() -> String) {
+        if self.trace {
+            println!("{:>12.3?} {}", at - self.began, what());
+        }
+    }
+
+    /// Whether `master` may forget all its keys now: a majority of masters that stay hold them for as long as anybody may
+    /// count on them. (In the words of the algorithm: all of the others, not just enough, have the holder's key.)
+    fn may_forget(&self, master: usize, now: Instant) -> bool {
+        // So many others must hold it that without them nobody else has a majority.
+        let needed = self.plan.masters - Quorum::of(self.plan.masters).votes_needed() + 1;
+        self.servers[master].held(now).iter().all(|(key, owner)| {
+            let proven = self.proven.get(owner).copied();
+            let lasting = |server: &&Server| server.expires(key, owner, now) >= proven;
+            let others = self.servers.iter().enumerate().filter(|(other, _)| *other != master);
+            others.map(|(_, server)| server).filter(lasting).count() >= needed
+        })
+    }
+
+    /// Sets a master's clock, forward only where the rules permit it.
+    pub fn jump(&mut self, master: usize, by: Duration, forward: bool, now: Instant) {
+        let anywhere = self.plan.rules.broken == Some(Rule::ClockJumps);
+        if forward && !anywhere && !self.may_forget(master, now) {
+            return;
+        }
+        self.note(now, || format!("n{master}'s clock jumps {by:?} {}", if forward { "forward" } else { "back" }));
+        self.tally.jumps += 1;
+        self.servers[master].set_clock(now, by, forward);
+    }
+}
+
+impl World {
+    /// All masters up and armed, all links fast.
+    pub fn new(plan: &Plan, mut random: Random, trace: bool) -> Self {
+        let (began, rules, masters) = (Instant::now(), plan.rules, plan.masters);
+        let copies = usize::from(rules.broken == Some(Rule::OneCopy));
+        let (slowest, rates) = if rules.broken == Some(Rule::ClockRates) { (1040, 20) } else { (991, 19) };
+        let mut server = || {
+            let rate = slowest + u32::try_from(random.below(rates)).expect("small");
+            let longest = if rules.broken == Some(Rule::LongestTtl) { Duration::MAX } else { LONGEST_TTL };
+            Server::new(rate, longest, rules.broken)
+        };
+        let servers = (0..masters + copies).map(|_| server()).collect();
+        let mut connections = 0;
+        let mut link = |client: usize, master: usize| {
+            connections += 1;
+            let server = if copies > 0 && master == 0 && client % 2 == 1 { masters } else { master };
+            Link::new(server, connections, began)
+        };
+        let mut links = |client| (0..masters).map(|master| link(client, master)).collect();
+        let links = (0..plan.clients).map(&mut links).collect();
+        let (tally, votes, elected, proven, events) = Default::default();
+        let state = State {
+            began,
+            random,
+            servers,
+            links,
+            connections,
+            tally,
+            stopped: vec![began; plan.clients],
+            faulty: true,
+            healed: None,
+            plan: plan.clone(),
+            votes,
+            elected,
+            proven,
+            trace,
+            events,
+            orders: 0,
+            alarm: None,
+            told: None,
+        };
+        Self { state: Arc::new(Mutex::new(state)), began, trace }
+    }
+
+    /// The world as of now: what was due has happened.
+    pub fn now(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.catch_up(Instant::now());
+        state
+    }
+
+    /// Lets everything happen at its time.
+    pub async fn run(self) {
+        let alarm = sleep_until(Instant::now());
+        tokio::pin!(alarm);
+        poll_fn(|context| {
+            loop {
+                let next = {
+                    let mut state = self.now();
+                    state.told = Some(context.waker().clone());
+                    state.alarm = state.events.peek().map(|event| event.at);
+                    state.alarm
+                };
+                let Some(next) = next else { return Poll::<()>::Pending };
+                if alarm.deadline() != next {
+                    alarm.as_mut().reset(next);
+                }
+                ready!(alarm.as_mut().poll(context));
+            }
+        })
+        .await;
+    }
+
+    /// Notes something for whoever replays a schedule.
+    pub fn note(&self, what: impl FnOnce() -> String) {
+        if self.trace {
+            self.now().note(Instant::now(), what);
+        }
+    }
+
+    /// Draws from the world's randomness.
+    pub fn draw<T>(&self, draw: impl FnOnce(&mut Random) -> T) -> T {
+        draw(&mut self.now().random)
+    }
+
+    /// A random time below `bound`.
+    pub fn time(&self, bound: Duration) -> Duration {
+        self.draw(|random| random.time(bound))
+    }
+
+    /// Somewhere in the code of a process: at times it is stopped there, and at times all processes are at once,
+    /// together with their timers.
+    pub fn disturb(&self, client: usize) {
+        let mut state = self.now();
+        if let Some(pause) = state.disturb(client) {
+            drop(state);
+            // The clock jumps at the first poll: in the midst of what runs now.
+            let _ = tokio::time::advance(pause).now_or_never();
+        }
+    }
+}
+
+impl State {
+    /// Stops a process.
+    pub fn stop(&mut self, client: usize, pause: Duration) {
+        let now = Instant::now();
+        self.tally.pauses += 1;
+        self.note(now, || format!("process {client} stops for {pause:?}"));
+        self.stopped[client] = self.stopped[client].max(now + pause);
+    }
+
+    /// Whether a process is to be stopped where it is, or all are: then for how long.
+    fn disturb(&mut self, client: usize) -> Option<Duration> {
+        let rarely = self.plan.pauses;
+        if !self.faulty || rarely == 0 || !self.random.once_in(rarely) {
+            return None;
+        }
+        let pause = self.random.time(LONGEST_PAUSE);
+        if !self.random.once_in(4) {
+            self.stop(client, pause);
+            return None;
+        }
+        self.tally.pauses += 1;
+        self.note(Instant::now(), || format!("all processes stop for {pause:?}"));
+        Some(pause)
+    }
+}
