@@ -15,7 +15,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 
 use super::election::Candidate;
-use crate::operator::metrics::CONTENT_TYPE;
+use crate::openmetrics;
 
 /// The routes.
 pub fn router(candidate: Candidate) -> Router {
@@ -46,5 +46,5 @@ fn ready(candidate: &Candidate) -> (StatusCode, &'static str) {
 }
 
 fn metrics(candidate: &Candidate) -> impl IntoResponse + use<> {
-    ([(header::CONTENT_TYPE, CONTENT_TYPE)], candidate.render_metrics())
+    openmetrics::response(candidate.render_metrics())
 }

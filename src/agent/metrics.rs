@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -11,6 +10,8 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use redlock_engine::Loss;
+
+use crate::openmetrics;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct ByReason {
@@ -51,12 +52,7 @@ impl Metrics {
     #[must_use]
     pub fn render(&self, leads: bool) -> String {
         self.leader.set(i64::from(leads));
-        let mut text = String::new();
-        // Writing to a `String` does not fail, and no label or value of ours refuses to be encoded.
-        match encode(&mut text, &self.registry) {
-            Ok(()) => text,
-            Err(std::fmt::Error) => String::new(),
-        }
+        openmetrics::render(&self.registry)
     }
 
     /// This pod became leader.

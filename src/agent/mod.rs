@@ -3,7 +3,6 @@
 //! It asks neither the operator nor the API server for anything: leaders are elected, kept and followed while both are down.
 //!
 //! # Layout
-//! - [`secret`]: the mounted `<cluster>-client` Secret: where the masters are and how to log in
 //! - [`election`]: contends, leads until lost, contends again; gives back at the end
 //! - [`answer`]: what it says of who leads, by its own monotonic clock
 //! - [`http`]: how the application asks
@@ -13,7 +12,6 @@ pub mod answer;
 pub mod election;
 pub mod http;
 pub mod metrics;
-pub mod secret;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -24,9 +22,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+use crate::contract::client_secret::{MountedSecret, SecretError};
 use election::Candidate;
 use redlock_engine::{Client, LeaseOptions, LockKey, RedisMaster, Renewal};
-use secret::{Secret, SecretError};
 
 /// What the agent is told.
 #[derive(Clone, Debug)]
@@ -122,7 +120,7 @@ pub async fn run(options: Options) -> Result<(), Error> {
 
 /// Contends and answers on `listener` until `stop`, then gives back.
 pub async fn serve(options: Options, listener: TcpListener, stop: CancellationToken) -> Result<(), Error> {
-    let secret = Secret::read(&options.secret_dir)?;
+    let secret = MountedSecret::read(&options.secret_dir)?;
     let key = LockKey::new(&secret.namespace, &options.lock).map_err(|e| Error::Options(format!("--lock: {e}")))?;
     let lease = lease_options(&options, secret.max_ttl)?;
     info!(%key, identity = lease.identity, ttl = ?lease.ttl, masters = secret.endpoints.len(), "contending");

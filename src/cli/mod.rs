@@ -12,6 +12,7 @@
 
 mod crds;
 mod log;
+mod operator;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -25,7 +26,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
 use tracing::error;
 
-use crate::{agent, duration, operator};
+use crate::{agent, duration};
 
 /// The command failed.
 const FAILED: u8 = 1;

@@ -12,13 +12,13 @@ use serde_json::Value;
 
 use super::arm::{Admin, ArmError, Clients};
 use super::build;
-use super::credentials::RootKey;
 use super::decide::{Action, Decision, now};
 use super::error::Error;
-use super::names;
 use super::resolve::{Found, Object};
 use super::snapshot::{Facts, ServerFound, Slot};
 use crate::api::cluster::{MasterState, MasterStatus};
+use crate::contract::credentials::RootKey;
+use crate::contract::names;
 use crate::operator::Context;
 
 /// Which users this process has set on which server: by master, its `run_id` and the clients.

@@ -10,9 +10,9 @@ use redis::{
     ServerErrorKind,
 };
 
-use super::credentials::{Password, RootKey, client_rules};
-use super::names::{CLIENT_USER_PREFIX, EVERY_NAMESPACE, OPERATOR_USER, client_user};
 use super::snapshot::{ArmedMarker, Facts};
+use crate::contract::credentials::{Password, RootKey, client_rules};
+use crate::contract::names::{CLIENT_USER_PREFIX, EVERY_NAMESPACE, OPERATOR_USER, client_user};
 use redlock_engine::key::{ARMED_KEY, PREFIX as KEY_PREFIX};
 
 /// Limit on connecting, login included.

@@ -15,9 +15,9 @@ use kube::{Resource, ResourceExt};
 use sha2::{Digest, Sha256};
 
 use super::conf;
-use super::credentials::{CONFIG_KEY, ROOT_KEY, RootKey, hexadecimal};
-use super::names;
 use crate::api::RedisLockCluster;
+use crate::contract::credentials::{CONFIG_KEY, ROOT_KEY, RootKey, hexadecimal};
+use crate::contract::names;
 
 /// User and group of the server: those that the images of Redis make for it.
 const REDIS_ID: i64 = 999;

@@ -3,8 +3,8 @@
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use super::credentials::Password;
-use super::names::{OPERATOR_USER, REDIS_PORT};
+use crate::contract::credentials::Password;
+use crate::contract::names::{OPERATOR_USER, REDIS_PORT};
 
 /// Memory for keys where the container has no memory limit: a lock takes some 200 bytes, so this is about a million.
 const MAX_MEMORY_WITHOUT_LIMIT: u64 = 192 << 20;
@@ -92,7 +92,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::cluster::credentials::RootKey;
+    use crate::contract::credentials::RootKey;
 
     fn limit(memory: &str) -> ResourceRequirements {
         let limits = BTreeMap::from([("memory".to_owned(), Quantity(memory.to_owned()))]);

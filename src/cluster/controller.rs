@@ -22,7 +22,6 @@ use super::build;
 use super::decide::{Action, Rules, decide, now};
 use super::error::Error;
 use super::monitor::{Finding, Monitors, Target};
-use super::names::MASTER_SELECTOR;
 use super::resolve::{Found, resolve};
 use super::roll::replace_outdated;
 use super::snapshot::{ServerFound, Slot};
@@ -30,6 +29,7 @@ use super::status::{self, notices, summarize};
 use super::validate::{self, Problem};
 use crate::api::cluster::{MasterState, MasterStatus};
 use crate::api::{RedisLockCluster, WatchedCluster, WatchedLock};
+use crate::contract::names::MASTER_SELECTOR;
 use crate::operator::health::CLUSTER_CONTROLLER;
 use crate::operator::{Context, controller_config, error_chain, watch_config};
 

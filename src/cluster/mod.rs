@@ -13,7 +13,6 @@
 //! Around them:
 //! - [`controller`]: what triggers a reconcile, and when the next one is due
 //! - [`monitor`]: looks after the servers between reconciles
-//! - [`credentials`]: the cluster's key and what follows from it; [`names`]: what everything is called
 //! - [`error`]: what can stop a reconcile
 
 pub mod apply;
@@ -21,13 +20,11 @@ pub mod arm;
 pub mod build;
 pub mod conf;
 pub mod controller;
-pub mod credentials;
 pub mod decide;
 pub mod error;
 #[cfg(test)]
 mod fixtures;
 pub mod monitor;
-pub mod names;
 pub mod resolve;
 pub mod roll;
 pub mod snapshot;

@@ -13,9 +13,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::arm::{Admin, AdminError};
-use super::credentials::Password;
-use super::names::REDIS_PORT;
 use crate::api::{RedisLockCluster, WatchedCluster};
+use crate::contract::credentials::Password;
+use crate::contract::names::REDIS_PORT;
 use crate::operator::metrics::Metrics;
 
 /// How often each server is asked.

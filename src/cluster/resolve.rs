@@ -17,12 +17,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::arm::{Admin, AdminError};
-use super::credentials::RootKey;
 use super::decide::MasterFound;
 use super::error::Error;
-use super::names;
 use super::snapshot::{PodFound, ServerFound, Slot, Stage};
 use crate::api::{RedisLockCluster, WatchedLock};
+use crate::contract::credentials::RootKey;
+use crate::contract::names;
 
 /// What is there of a cluster.
 #[derive(Debug)]

@@ -4,8 +4,8 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::{Resource, ResourceExt};
 
 use super::build::CONTAINER;
-use super::names::SPEC_HASH_ANNOTATION;
 use crate::api::RedisLockCluster;
+use crate::contract::names::SPEC_HASH_ANNOTATION;
 
 /// Whose an existing object is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

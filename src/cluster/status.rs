@@ -8,11 +8,11 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::json;
 
 use super::error::Error;
-use super::names::STATUS_MANAGER;
 use super::validate::{NAME_CONFLICT, Problem};
 use crate::api::cluster::{ClusterPhase, MasterState, MasterStatus};
 use crate::api::condition::{self, Truth, set_condition};
 use crate::api::{RedisLockCluster, RedisLockClusterStatus};
+use crate::contract::names::STATUS_MANAGER;
 use redlock_engine::quorum::Quorum;
 
 /// Something that happened, for an Event.

@@ -16,8 +16,8 @@ use super::decide::seconds;
 use super::error::{Error, within};
 use crate::api::RedisLockCluster;
 use crate::api::lock::DistributedLock;
-use crate::cluster::credentials::Password;
-use crate::cluster::names::{self, CLUSTER_LABEL, MANAGER};
+use crate::contract::credentials::Password;
+use crate::contract::names::{self, CLUSTER_LABEL, MANAGER};
 
 /// Label: namespace of the cluster that the Secret is for.
 pub const CLUSTER_NAMESPACE_LABEL: &str = "redlock.dev/cluster-namespace";
@@ -191,7 +191,7 @@ impl fmt::Debug for ClientSecrets {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::credentials::RootKey;
+    use crate::contract::credentials::RootKey;
     use crate::lock::fixtures;
 
     #[test]

@@ -12,8 +12,8 @@ use tokio::time::{Instant, sleep};
 
 use super::error::{self, Error};
 use crate::api::RedisLockCluster;
-use crate::cluster::credentials::{Password, RootKey, UnusableKey};
-use crate::cluster::names::{self, EVERY_NAMESPACE, REDIS_PORT};
+use crate::contract::credentials::{Password, RootKey, UnusableKey};
+use crate::contract::names::{self, EVERY_NAMESPACE, REDIS_PORT};
 use redlock_engine::redis_master::Health;
 use redlock_engine::{Address, Client, Credentials, Endpoint, Marker, RedisMaster};
 

@@ -3,7 +3,7 @@
 use futures::FutureExt as _;
 
 use super::*;
-use crate::cluster::credentials::RootKey;
+use crate::contract::credentials::RootKey;
 use crate::lock::connections::Engine;
 use crate::lock::fixtures;
 use crate::lock::notices::Notice;

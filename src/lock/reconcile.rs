@@ -24,7 +24,7 @@ use super::state::{Ending, State};
 use super::status::{self, Now, Times, View};
 use super::{Subject, Watched, finalize};
 use crate::api::{DistributedLock, RedisLockCluster, WatchedCluster};
-use crate::cluster::names::STATUS_MANAGER;
+use crate::contract::names::STATUS_MANAGER;
 use crate::operator::Context;
 use redlock_engine::{LockKey, Reason};
 

@@ -17,13 +17,10 @@ use tokio::sync::{mpsc, watch};
 use super::*;
 use crate::api::cluster::{AllowedNamespaces, NamespacesFrom};
 use crate::api::lock::LeaseSpec;
-use crate::cluster::credentials::RootKey;
+use crate::contract::credentials::RootKey;
 use crate::lock::fixtures;
 use crate::lock::keeper::Shared;
-use crate::operator::events::Events;
-use crate::operator::health::Health;
 use crate::operator::leadership::Leadership;
-use crate::operator::metrics::Metrics;
 
 const LOCK: &str = "/apis/redlock.dev/v1alpha1/namespaces/billing/distributedlocks/nightly";
 const STATUS: &str = "/apis/redlock.dev/v1alpha1/namespaces/billing/distributedlocks/nightly/status";
@@ -100,8 +97,7 @@ impl Bench {
             }
         });
         let client = kube::Client::new(service, "default");
-        let events = Events::new(kube::runtime::events::Recorder::new(client.clone(), "test".into()));
-        let ctx = Context { client, events, metrics: Metrics::default(), leadership, health: Health::new() };
+        let (ctx, _) = Context::for_tests(client, leadership);
         let (notices, told) = Notices::channel();
         let (publisher, events) = Publisher::new(20);
         let publisher = Arc::new(publisher);

@@ -14,6 +14,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub const CLUSTER_CONTROLLER: &str = "cluster controller";
 /// The controller of `DistributedLock`, as a part of the process.
 pub const LOCK_CONTROLLER: &str = "lock controller";
+/// The watch of `RedisLockCluster`, as a part of the process.
+pub const CLUSTER_WATCH: &str = "cluster watch";
+/// The watch of `DistributedLock`, as a part of the process.
+pub const LOCK_WATCH: &str = "lock watch";
 
 /// What the probes ask. Cheap to clone; clones share the state.
 #[derive(Clone, Debug)]

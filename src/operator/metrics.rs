@@ -6,7 +6,6 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -14,8 +13,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
-/// Media type of [`Metrics::render`].
-pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+use crate::openmetrics;
+
 /// What the `result` of a reconcile that ended well is called.
 const OK: &str = "ok";
 /// Upper bounds of the buckets of reconcile times, in seconds.
@@ -34,6 +33,11 @@ pub struct Metrics {
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct ByController {
     controller: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByKind {
+    kind: String,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -68,7 +72,7 @@ type Count = Counter<u64, AtomicU64>;
 struct Families {
     reconciles: Family<ByReconcile, Count>,
     reconcile_time: Family<ByController, Histogram, fn() -> Histogram>,
-    watch_errors: Family<ByController, Count>,
+    watch_errors: Family<ByKind, Count>,
     leader: Gauge,
     cluster_masters: Family<ByObject, Gauge>,
     cluster_masters_armed: Family<ByObject, Gauge>,
@@ -129,7 +133,7 @@ impl Families {
             Unit::Seconds,
             reconcile_time.clone(),
         );
-        all.register("watch_errors", "Errors of a controller's watches of the API server", watch_errors.clone());
+        all.register("watch_errors", "Errors of a watch of the API server", watch_errors.clone());
         all.register("cluster_masters", "Masters of a RedisLockCluster", cluster_masters.clone());
         all.register(
             "cluster_masters_armed",
@@ -165,15 +169,10 @@ fn gauge_value(count: usize) -> i64 {
 }
 
 impl Metrics {
-    /// All of it, in the `OpenMetrics` text format ([`CONTENT_TYPE`]).
+    /// All of it, in the `OpenMetrics` text format.
     #[must_use]
     pub fn render(&self) -> String {
-        let mut text = String::new();
-        // Writing to a `String` does not fail, and no label or value of ours refuses to be encoded.
-        match encode(&mut text, &self.registry) {
-            Ok(()) => text,
-            Err(fmt::Error) => String::new(),
-        }
+        openmetrics::render(&self.registry)
     }
 
     /// A reconcile of `controller` (`cluster` or `lock`) ended after `took`: `None` well, else with an error of that bounded category.
@@ -183,9 +182,9 @@ impl Metrics {
         self.families.reconcile_time.get_or_create(&ByController { controller }).observe(took.as_secs_f64());
     }
 
-    /// The API server's answer to a watch of `controller` was an error.
-    pub fn watch_failed(&self, controller: &'static str) {
-        self.families.watch_errors.get_or_create(&ByController { controller }).inc();
+    /// A watch of `kind` failed: the API server answered with an error, or not at all.
+    pub fn watch_failed(&self, kind: &str) {
+        self.families.watch_errors.get_or_create(&ByKind { kind: kind.to_owned() }).inc();
     }
 
     /// Whether this process leads, as of now.
@@ -258,7 +257,7 @@ mod tests {
         let metrics = Metrics::default();
         metrics.reconciled("lock", None, Duration::from_millis(20));
         metrics.reconciled("lock", Some("Api"), Duration::from_secs(2));
-        metrics.watch_failed("cluster");
+        metrics.watch_failed("DistributedLock");
         metrics.set_leader(true);
         metrics.set_masters("locks", "main", 4, 5);
         metrics.master_crashed("locks", "main");
@@ -274,7 +273,7 @@ mod tests {
             "redlock_reconciles_total{controller=\"lock\",result=\"Api\"} 1",
             "redlock_reconcile_duration_seconds_count{controller=\"lock\"} 2",
             "redlock_reconcile_duration_seconds_bucket{le=\"0.03\",controller=\"lock\"} 1",
-            "redlock_watch_errors_total{controller=\"cluster\"} 1",
+            "redlock_watch_errors_total{kind=\"DistributedLock\"} 1",
             "redlock_cluster_masters{namespace=\"locks\",name=\"main\"} 5",
             "redlock_cluster_masters_armed{namespace=\"locks\",name=\"main\"} 4",
             "redlock_master_crashes_total{namespace=\"locks\",name=\"main\"} 1",

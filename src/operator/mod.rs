@@ -1,36 +1,37 @@
-//! Wiring of both controllers: leadership, health, metrics, events, shutdown.
+//! What both controllers stand on.
 //!
 //! # Layout
-//! - [`mod@run`]: `redlock operator`: starts everything, ends everything
-//! - [`preflight`]: whether the API server lets it work
-//! - [`supervisor`]: no part ends unseen; [`health`] and [`http`]: what the probes are told
+//! - [`watch`]: one watch and one store a kind
+//! - [`api_server`]: the one way to the API server: timeouts, errors, no write without leadership
 //! - [`lease`]: the `Lease` by which one of several operators decides; [`leadership`]: what the others ask of it
-//! - [`events`]: Kubernetes Events; [`metrics`]: what is counted
+//! - [`events`]: Kubernetes Events; [`metrics`]: what is counted; [`health`]: what the probes are told
 
+pub(crate) mod api_server;
 pub mod events;
 pub mod health;
-pub mod http;
 pub mod leadership;
 pub mod lease;
 pub mod metrics;
-pub mod preflight;
-pub mod run;
-pub mod supervisor;
+pub(crate) mod watch;
 
 use kube::runtime::{controller, watcher};
 
+use api_server::ApiServer;
 use events::Events;
 use health::Health;
 use leadership::Leadership;
 use metrics::Metrics;
-
-pub use run::{Options, run};
+use watch::Watches;
 
 /// What both controllers share. Cheap to clone.
 #[derive(Clone)]
 pub struct Context {
     /// The API server.
     pub client: kube::Client,
+    /// The one way to it.
+    pub(crate) api: ApiServer,
+    /// What it shows of both kinds.
+    pub(crate) watches: Watches,
     /// Publishes Events.
     pub events: Events,
     /// Counts what happens.
@@ -39,6 +40,18 @@ pub struct Context {
     pub leadership: Leadership,
     /// Told when a controller has listed what it watches.
     pub health: Health,
+}
+
+#[cfg(test)]
+impl Context {
+    /// A context over this client, and what feeds its watches.
+    pub(crate) fn for_tests(client: kube::Client, leadership: Leadership) -> (Self, watch::Feeds) {
+        let (watches, feeds) = Watches::new();
+        let events = Events::new(kube::runtime::events::Recorder::new(client.clone(), "test".into()));
+        let api = ApiServer::new(client.clone(), leadership.clone());
+        let (metrics, health) = (Metrics::default(), Health::new());
+        (Self { client, api, watches, events, metrics, leadership, health }, feeds)
+    }
 }
 
 /// How both controllers watch: each watch ends before load balancers silently drop a connection that was idle for four

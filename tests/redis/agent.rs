@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use redlock_operator::agent::{self, Options};
-use redlock_operator::cluster::credentials::{RootKey, client_rules};
+use redlock_operator::contract::credentials::{RootKey, client_rules};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpListener;

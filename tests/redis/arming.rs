@@ -10,9 +10,9 @@ use redlock_engine::{
 };
 use redlock_operator::cluster::arm::{Admin, AdminError, ArmError, Clients};
 use redlock_operator::cluster::conf::redis_conf;
-use redlock_operator::cluster::credentials::RootKey;
-use redlock_operator::cluster::names::{EVERY_NAMESPACE, client_user};
 use redlock_operator::cluster::snapshot::Facts;
+use redlock_operator::contract::credentials::RootKey;
+use redlock_operator::contract::names::{EVERY_NAMESPACE, client_user};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 

@@ -8,7 +8,7 @@ use futures::{FutureExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::reflector::ObjectRef;
 use redlock_engine::{Client, LeaseOptions, LockKey, Loss, Marker, Owner, RedisMaster, Released, Token};
-use redlock_operator::cluster::credentials::RootKey;
+use redlock_operator::contract::credentials::RootKey;
 use redlock_operator::lock::connections::Engine;
 use redlock_operator::lock::identity::identity;
 use redlock_operator::lock::job::{Job, Task};

@@ -1,5 +1,9 @@
 //! `redlock operator`: starts everything, ends everything.
 
+mod http;
+mod preflight;
+mod supervisor;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -11,15 +15,16 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::Context;
-use super::events::Events;
-use super::health::{CLUSTER_CONTROLLER, Health, LOCK_CONTROLLER};
-use super::http::{Sources, router};
-use super::lease::{Candidate, REQUEST_TIMEOUT};
-use super::metrics::Metrics;
-use super::preflight;
-use super::supervisor::{Ended, Supervisor};
+use crate::operator::Context;
+use crate::operator::api_server::ApiServer;
+use crate::operator::events::Events;
+use crate::operator::health::{CLUSTER_CONTROLLER, CLUSTER_WATCH, Health, LOCK_CONTROLLER, LOCK_WATCH};
+use crate::operator::lease::{Candidate, REQUEST_TIMEOUT};
+use crate::operator::metrics::Metrics;
+use crate::operator::watch::{Feeds, Watches};
 use crate::{cluster, lock};
+use http::{Sources, router};
+use supervisor::{Ended, Supervisor};
 
 /// Name of the Lease.
 const LEASE: &str = "redlock-operator";
@@ -118,8 +123,11 @@ pub async fn run(options: Options) -> Result<(), Error> {
     let identity = identity(options.pod_name.as_deref(), options.pod_uid.as_deref());
     let (candidate, leadership) = Candidate::new(lease_client, &namespace, LEASE, identity);
     let reporter = Reporter { controller: REPORTER.to_owned(), instance: options.pod_name.clone() };
+    let (watches, feeds) = Watches::new();
     let ctx = Context {
         events: Events::new(Recorder::new(client.clone(), reporter)),
+        api: ApiServer::new(client.clone(), leadership.clone()),
+        watches,
         client,
         metrics: Metrics::default(),
         leadership,
@@ -144,7 +152,7 @@ pub async fn run(options: Options) -> Result<(), Error> {
     }
 
     let (shutdown, release) = (CancellationToken::new(), CancellationToken::new());
-    start(&mut tasks, &ctx, &options, candidate, &shutdown, &release);
+    start(&mut tasks, &ctx, &options, feeds, candidate, &shutdown, &release);
     let result = supervise(&mut tasks, &mut signals, &ctx.health).await;
     shutdown.cancel();
     tokio::select! {
@@ -159,6 +167,7 @@ fn start(
     tasks: &mut Supervisor,
     ctx: &Context,
     options: &Options,
+    feeds: Feeds,
     candidate: Candidate,
     shutdown: &CancellationToken,
     release: &CancellationToken,
@@ -166,6 +175,9 @@ fn start(
     for controller in [CLUSTER_CONTROLLER, LOCK_CONTROLLER] {
         ctx.health.awaits(controller, "the first list of what it watches");
     }
+    let Feeds { clusters, locks } = feeds;
+    tasks.spawn(CLUSTER_WATCH, returns(clusters.run(ctx.client.clone(), ctx.metrics.clone())));
+    tasks.spawn(LOCK_WATCH, returns(locks.run(ctx.client.clone(), ctx.metrics.clone())));
     let cluster = cluster::run(ctx.clone(), options.redis_image.clone(), shutdown.clone());
     tasks.spawn(CLUSTER_CONTROLLER, returns(cluster));
     let lock = lock::run(ctx.clone(), shutdown.clone());

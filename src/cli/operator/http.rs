@@ -2,13 +2,14 @@
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use axum::routing::get;
 
-use super::health::Health;
-use super::leadership::Leadership;
-use super::metrics::{CONTENT_TYPE, Metrics};
+use crate::openmetrics;
+use crate::operator::health::Health;
+use crate::operator::leadership::Leadership;
+use crate::operator::metrics::Metrics;
 
 /// What the answers are made of.
 #[derive(Clone)]
@@ -40,7 +41,7 @@ fn probe(result: Result<(), String>) -> (StatusCode, String) {
 
 fn metrics(sources: &Sources) -> impl IntoResponse + use<> {
     sources.metrics.set_leader(sources.leadership.is_leader());
-    ([(header::CONTENT_TYPE, CONTENT_TYPE)], sources.metrics.render())
+    openmetrics::response(sources.metrics.render())
 }
 
 #[cfg(test)]
@@ -80,7 +81,7 @@ mod tests {
     async fn metrics_come_as_openmetrics() {
         let address = serve(Health::new()).await;
         let response = reqwest::get(format!("{address}/metrics")).await.unwrap();
-        assert_eq!(response.headers()["content-type"], CONTENT_TYPE);
+        assert_eq!(response.headers()["content-type"], "application/openmetrics-text; version=1.0.0; charset=utf-8");
         let text = response.text().await.unwrap();
         assert!(text.lines().any(|line| line == "redlock_leader 1"), "{text}");
     }

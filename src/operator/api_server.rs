@@ -1,0 +1,371 @@
+//! The one way to the API server: each request has a timeout, each failure is one [`Error`], and nothing is written
+//! without leadership.
+
+use std::fmt::{self, Debug};
+use std::future::Future;
+use std::time::Duration;
+
+use k8s_openapi::NamespaceResourceScope;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::{PartialObjectMeta, Status};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use tokio::time::timeout;
+
+use super::leadership::Leadership;
+use crate::contract::names::{MANAGER, STATUS_MANAGER};
+
+/// How long a request may take. Without a timeout a request would hold up its object for ever.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why a request, and with it a reconcile, did not succeed. It is retried.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// The API server refused the request, or could not be reached.
+    #[error("failed to {action}")]
+    Request {
+        /// What was to be done, to which object.
+        action: String,
+        /// What came back.
+        source: Box<kube::Error>,
+    },
+    /// No answer in time.
+    #[error("failed to {action}: no answer in time")]
+    Timeout {
+        /// What was to be done.
+        action: String,
+    },
+    /// This process does not lead any more.
+    #[error("this process does not lead any more")]
+    NotLeading,
+    /// A promise within this program does not hold.
+    #[error("internal error: {0}")]
+    Internal(&'static str),
+}
+
+/// What kind of failure an [`Error`] is: the label of a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Category {
+    /// A permission is missing, or an admission policy refuses the object.
+    Forbidden,
+    /// The object was changed since it was read, or exists already.
+    Conflict,
+    /// There is no such object.
+    NotFound,
+    /// The object is not valid.
+    Invalid,
+    /// Its namespace is being deleted: nothing can be created in it any more.
+    NamespaceTerminating,
+    /// Another error of the API server.
+    Api,
+    /// The API server could not be reached.
+    Connection,
+    /// No answer in time.
+    Timeout,
+    /// This process does not lead.
+    NotLeading,
+    /// A bug.
+    Internal,
+}
+
+/// A namespaced kind that can be read and written.
+pub(crate) trait Object:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + DeserializeOwned + Clone + Debug
+{
+}
+
+impl<K> Object for K where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + DeserializeOwned + Clone + Debug
+{
+}
+
+/// The API server, as this process may use it. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct ApiServer {
+    client: Client,
+    leadership: Leadership,
+}
+
+// === impl Category ===
+
+impl Category {
+    /// The word for it.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Forbidden => "forbidden",
+            Self::Conflict => "conflict",
+            Self::NotFound => "not_found",
+            Self::Invalid => "invalid",
+            Self::NamespaceTerminating => "namespace_terminating",
+            Self::Api => "api",
+            Self::Connection => "connection",
+            Self::Timeout => "timeout",
+            Self::NotLeading => "not_leading",
+            Self::Internal => "internal",
+        }
+    }
+
+    /// The category of an answer of the API server.
+    fn of(status: &Status) -> Self {
+        if is_namespace_terminating(status) {
+            Self::NamespaceTerminating
+        } else if status.is_forbidden() {
+            Self::Forbidden
+        } else if status.is_conflict() || status.is_already_exists() {
+            Self::Conflict
+        } else if status.is_not_found() {
+            Self::NotFound
+        } else if status.is_invalid() {
+            Self::Invalid
+        } else {
+            Self::Api
+        }
+    }
+}
+
+/// Whether the API server refuses because the namespace is being deleted.
+pub(crate) fn is_namespace_terminating(status: &Status) -> bool {
+    let mut causes = status.details.iter().flat_map(|details| &details.causes);
+    status.is_forbidden()
+        && (causes.any(|cause| cause.reason == "NamespaceTerminating")
+            || status.message.contains("because it is being terminated"))
+}
+
+// === impl Error ===
+
+impl Error {
+    /// What kind of failure it is.
+    pub(crate) fn category(&self) -> Category {
+        match self {
+            Self::Request { source, .. } => match &**source {
+                kube::Error::Api(status) => Category::of(status),
+                _ => Category::Connection,
+            },
+            Self::Timeout { .. } => Category::Timeout,
+            Self::NotLeading => Category::NotLeading,
+            Self::Internal(_) => Category::Internal,
+        }
+    }
+}
+
+// === impl ApiServer ===
+
+impl ApiServer {
+    /// The API server behind `client`. It is written to only while `leadership` says that this process leads.
+    pub(crate) fn new(client: Client, leadership: Leadership) -> Self {
+        Self { client, leadership }
+    }
+
+    /// Fails unless this process leads right now.
+    ///
+    /// Every write asks this immediately before it is sent: the task may have slept since it last asked.
+    pub(crate) fn require_leadership(&self) -> Result<(), Error> {
+        if self.leadership.is_leader() { Ok(()) } else { Err(Error::NotLeading) }
+    }
+
+    /// The object, or `None` if there is none.
+    pub(crate) async fn get<K: Object>(&self, namespace: &str, name: &str) -> Result<Option<K>, Error> {
+        send("get", describe::<K>(name), self.api::<K>(namespace).get_opt(name)).await
+    }
+
+    /// The object's metadata, or `None` if there is none. Nothing else of the object is read.
+    pub(crate) async fn get_metadata<K: Object>(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<PartialObjectMeta<K>>, Error> {
+        send("get the metadata of", describe::<K>(name), self.api::<K>(namespace).get_metadata_opt(name)).await
+    }
+
+    /// The objects with these labels.
+    pub(crate) async fn list<K: Object>(&self, namespace: &str, labels: &str) -> Result<Vec<K>, Error> {
+        let params = ListParams::default().labels(labels);
+        Ok(send("list", format!("{} objects", K::kind(&())), self.api::<K>(namespace).list(&params)).await?.items)
+    }
+
+    /// Creates the object. Fails with [`Category::Conflict`] if one of its name exists, whoever's it is.
+    pub(crate) async fn create<K: Object>(&self, object: &K) -> Result<K, Error> {
+        self.require_leadership()?;
+        let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+        let api = self.api::<K>(&object.namespace().unwrap_or_default());
+        send("create", describe::<K>(&object.name_any()), api.create(&params, object)).await
+    }
+
+    /// Applies the object over one that is known to be ours: server-side apply takes any field over.
+    pub(crate) async fn apply<K: Object>(&self, object: &K) -> Result<K, Error> {
+        self.require_leadership()?;
+        let (name, params) = (object.name_any(), PatchParams::apply(MANAGER).force());
+        let api = self.api::<K>(&object.namespace().unwrap_or_default());
+        send("apply", describe::<K>(&name), api.patch(&name, &params, &Patch::Apply(object))).await
+    }
+
+    /// Deletes this very object, without force. One that is gone, or was made anew under the same name, is no error.
+    pub(crate) async fn delete<K: Object>(&self, namespace: &str, name: &str, uid: &str) -> Result<(), Error> {
+        self.require_leadership()?;
+        let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        let deleted = send("delete", describe::<K>(name), self.api::<K>(namespace).delete(name, &params)).await;
+        match deleted {
+            Err(error) if matches!(error.category(), Category::NotFound | Category::Conflict) => Ok(()),
+            result => result.map(drop),
+        }
+    }
+
+    /// Applies the status of the object that `guard` (a part of `metadata`: its uid, its version) describes. Any other
+    /// object, or version, is refused with [`Category::Conflict`].
+    pub(crate) async fn apply_status<K: Object>(
+        &self,
+        namespace: &str,
+        name: &str,
+        guard: serde_json::Value,
+        status: &impl Serialize,
+    ) -> Result<K, Error> {
+        self.require_leadership()?;
+        let mut metadata = guard;
+        metadata["name"] = json!(name);
+        let body = json!({
+            "apiVersion": K::api_version(&()),
+            "kind": K::kind(&()),
+            "metadata": metadata,
+            "status": status,
+        });
+        let params = PatchParams::apply(STATUS_MANAGER).force();
+        let (api, patch) = (self.api::<K>(namespace), Patch::Apply(&body));
+        send("write the status of", describe::<K>(name), api.patch_status(name, &params, &patch)).await
+    }
+
+    /// Changes the metadata of this very object by a JSON patch.
+    pub(crate) async fn patch_metadata<K: Object>(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+        operations: &[serde_json::Value],
+    ) -> Result<(), Error> {
+        self.require_leadership()?;
+        // The object of the same name that was created since is another.
+        let mut patch = vec![json!({"op": "test", "path": "/metadata/uid", "value": uid})];
+        patch.extend_from_slice(operations);
+        let patch = serde_json::from_value(patch.into())
+            .map_err(|_| Error::Internal("a JSON patch of this program is valid"))?;
+        let api = self.api::<K>(namespace);
+        let (params, patch) = (PatchParams::default(), Patch::Json::<()>(patch));
+        let patched = api.patch_metadata(name, &params, &patch);
+        send("patch the metadata of", describe::<K>(name), patched).await.map(drop)
+    }
+
+    fn api<K: Object>(&self, namespace: &str) -> Api<K> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+}
+
+impl fmt::Debug for ApiServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ApiServer").finish_non_exhaustive()
+    }
+}
+
+fn describe<K: Resource<DynamicType = ()>>(name: &str) -> String {
+    format!("{} {name}", K::kind(&()))
+}
+
+/// The answer to `request`, or an error that says what it was to do.
+async fn send<T>(
+    verb: &'static str,
+    object: String,
+    request: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, Error> {
+    let action = || format!("{verb} {object}");
+    match timeout(REQUEST_TIMEOUT, request).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(source)) => Err(Error::Request { action: action(), source: Box::new(source) }),
+        Err(_) => Err(Error::Timeout { action: action() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, Response};
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::client::Body;
+    use tower_test::mock::{self, Handle};
+
+    use super::*;
+
+    fn status(code: u16, reason: &str, more: &serde_json::Value) -> Error {
+        let mut body = json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": ""});
+        body.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
+        let status: Status = serde_json::from_value(body).unwrap();
+        Error::Request { action: "create Pod main-0".to_owned(), source: Box::new(kube::Error::Api(Box::new(status))) }
+    }
+
+    #[test]
+    fn each_refusal_has_its_category() {
+        let going = json!({"details": {"causes": [{"reason": "NamespaceTerminating", "message": "locks"}]}});
+        let message = json!({"message": "unable to create new content in namespace a because it is being terminated"});
+        for (error, category) in [
+            (status(403, "Forbidden", &json!({})), "forbidden"),
+            (status(403, "Forbidden", &going), "namespace_terminating"),
+            (status(403, "Forbidden", &message), "namespace_terminating"),
+            (status(409, "Conflict", &json!({})), "conflict"),
+            (status(409, "AlreadyExists", &json!({})), "conflict"),
+            (status(404, "NotFound", &json!({})), "not_found"),
+            (status(422, "Invalid", &json!({})), "invalid"),
+            (status(500, "InternalError", &json!({})), "api"),
+            (Error::Timeout { action: "list Pods".to_owned() }, "timeout"),
+            (Error::NotLeading, "not_leading"),
+        ] {
+            assert_eq!(error.category().as_str(), category, "{error:?}");
+        }
+        assert_eq!(status(409, "Conflict", &json!({})).to_string(), "failed to create Pod main-0");
+    }
+
+    fn api_server(leadership: Leadership) -> (ApiServer, Handle<Request<Body>, Response<Body>>) {
+        let (service, handle) = mock::pair::<Request<Body>, Response<Body>>();
+        (ApiServer::new(Client::new(service, "shop"), leadership), handle)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_without_an_answer_times_out() {
+        let (api, _handle) = api_server(Leadership::always());
+        let error = api.get::<ConfigMap>("shop", "a").await.unwrap_err();
+        assert_eq!(error.to_string(), "failed to get ConfigMap a: no answer in time");
+    }
+
+    #[tokio::test]
+    async fn nothing_is_written_without_leadership() {
+        let (api, mut handle) = api_server(Leadership::new(tokio::sync::watch::channel(None).1));
+        let object = ConfigMap::default();
+        let mut failed = vec![api.create(&object).await.map(drop), api.apply(&object).await.map(drop)];
+        failed.push(api.delete::<ConfigMap>("shop", "a", "uid").await);
+        failed.push(api.apply_status::<ConfigMap>("shop", "a", json!({}), &json!({})).await.map(drop));
+        failed.push(api.patch_metadata::<ConfigMap>("shop", "a", "uid", &[]).await);
+        assert!(failed.iter().all(|result| matches!(result, Err(Error::NotLeading))), "{failed:?}");
+        drop(api);
+        assert!(handle.next_request().await.is_none(), "no request was sent");
+    }
+
+    #[tokio::test]
+    async fn only_this_very_object_is_deleted_and_one_that_is_gone_is_no_error() {
+        let (api, mut handle) = api_server(Leadership::always());
+        let server = tokio::spawn(async move {
+            let mut asked = Vec::new();
+            for (code, reason) in [(404, "NotFound"), (409, "Conflict")] {
+                let (request, send) = handle.next_request().await.unwrap();
+                let body = request.into_body().collect_bytes().await.unwrap();
+                let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+                asked.push(body["preconditions"]["uid"].clone());
+                let answer =
+                    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason});
+                let answer = Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()));
+                send.send_response(answer.unwrap());
+            }
+            asked
+        });
+        api.delete::<ConfigMap>("shop", "a", "uid-1").await.unwrap();
+        api.delete::<ConfigMap>("shop", "a", "uid-2").await.unwrap();
+        assert_eq!(server.await.unwrap(), ["uid-1", "uid-2"]);
+    }
+}
