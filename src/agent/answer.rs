@@ -1,4 +1,4 @@
-//! What the agent says of who leads: pure, from what was proven or read, and when, on the own monotonic clock.
+//! What the agent answers to "who leads?". Pure: from what was proven or read, and when, on the agent's own monotonic clock.
 
 use std::time::Duration;
 
@@ -10,56 +10,56 @@ use redlock_engine::{Observation, Owner};
 /// The answer to `GET /`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Answer {
-    /// Who leads; empty where nobody does, or nobody can tell.
-    pub name: String,
-    /// Who answers. Equal to `name` only while this pod is proven to lead.
+pub(crate) struct Answer {
+    /// The leader; empty if nobody leads, or if that is unknown.
+    pub(crate) name: String,
+    /// The identity of this pod. Equal to `name` only while this pod is proven to lead.
     #[serde(rename = "self")]
-    pub self_: String,
+    pub(crate) self_: String,
     /// Fencing token of the leader's grant.
-    pub token: Option<u64>,
-    /// How long the leader is still proven to lead, were its lease not renewed again.
-    pub valid_for_ms: u64,
-    /// How old this knowledge is; nothing where there never was any.
-    pub age_ms: Option<u64>,
+    pub(crate) token: Option<u64>,
+    /// For how long the leader is proven to lead from now on, even if its lease is not renewed again.
+    pub(crate) valid_for_ms: u64,
+    /// Age of this answer's source; absent if there never was one.
+    pub(crate) age_ms: Option<u64>,
 }
 
-/// The own lease, while it is held.
+/// The grant of this pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
-    /// The grant's token.
-    pub token: u64,
+pub(crate) struct OwnGrant {
+    /// Its fencing token.
+    pub(crate) token: u64,
     /// When its last renewal was sent.
-    pub renewed_at: Instant,
-    /// Until when it is proven.
-    pub valid_until: Instant,
+    pub(crate) renewed_at: Instant,
+    /// Until when it is valid.
+    pub(crate) valid_until: Instant,
 }
 
-/// What a majority of masters last showed.
+/// What a majority of masters showed at the last reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Knowledge {
-    /// Who holds the lock, if somebody does.
-    pub leader: Option<Leader>,
-    /// When the reading was sent: what it shows is at most so old.
-    pub read_at: Instant,
+pub(crate) struct Knowledge {
+    /// The holder of the lock, if there is one.
+    pub(crate) leader: Option<Leader>,
+    /// When the reading was sent: it is at most this old.
+    pub(crate) read_at: Instant,
 }
 
-/// A holder as the masters show it.
+/// A holder, as the masters show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Leader {
-    /// Identity of the holder; another library's value as it is.
-    pub name: String,
-    /// Its token; another library has none.
-    pub token: Option<u64>,
-    /// Until when it holds at least.
-    pub valid_until: Instant,
+pub(crate) struct Leader {
+    /// Its identity; the plain value of the key if another library holds it.
+    pub(crate) name: String,
+    /// Its fencing token; other libraries have none.
+    pub(crate) token: Option<u64>,
+    /// Until when it holds the lock at least.
+    pub(crate) valid_until: Instant,
 }
 
 impl Knowledge {
-    /// What an observation says that was asked for at `read_at`. A holder whose key never expires (not one of ours) is
-    /// known for `fresh` only.
+    /// What an observation shows whose reading was sent at `read_at`. If the key never expires (it is not one of ours), its
+    /// holder counts for `fresh`.
     #[must_use]
-    pub fn of(observation: &Observation, read_at: Instant, fresh: Duration) -> Self {
+    pub(crate) fn of(observation: &Observation, read_at: Instant, fresh: Duration) -> Self {
         let leader = observation.holder.as_deref().map(|holder| {
             let owner: Option<Owner> = holder.parse().ok();
             Leader {
@@ -77,10 +77,10 @@ fn millis(duration: Duration) -> u64 {
 }
 
 impl Answer {
-    /// The answer of `identity` at `now`. The own lease comes first. Without it, what was read of this identity is of an
-    /// earlier life of the same name: it does not lead, and must not be taken to.
+    /// The answer of `identity` at `now`. Its own grant comes first. Without one, a reading that shows this identity is of an
+    /// earlier process of the same name: this one does not lead.
     #[must_use]
-    pub fn new(identity: &str, held: Option<&Held>, known: Option<&Knowledge>, now: Instant) -> Self {
+    pub(crate) fn new(identity: &str, held: Option<&OwnGrant>, known: Option<&Knowledge>, now: Instant) -> Self {
         let answer = |name: &str, token, valid_until: Instant, since: Option<Instant>| Self {
             name: name.to_owned(),
             self_: identity.to_owned(),
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn a_leader_answers_for_itself() {
         let now = Instant::now();
-        let held = Held { token: 17, renewed_at: now, valid_until: now + 9 * SECOND };
+        let held = OwnGrant { token: 17, renewed_at: now, valid_until: now + 9 * SECOND };
         let answer = Answer::new("web-0", Some(&held), None, now + 2 * SECOND);
         assert_eq!(json(&answer), r#"{"name":"web-0","self":"web-0","token":17,"validForMs":7000,"ageMs":2000}"#);
     }
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn an_expired_own_lease_is_not_shown() {
         let now = Instant::now();
-        let held = Held { token: 17, renewed_at: now, valid_until: now + SECOND };
+        let held = OwnGrant { token: 17, renewed_at: now, valid_until: now + SECOND };
         let answer = Answer::new("web-0", Some(&held), None, now + SECOND);
         assert_eq!((answer.name.as_str(), answer.token), ("", None));
     }

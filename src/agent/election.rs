@@ -1,4 +1,4 @@
-//! Contends for the lock, leads until it is lost, contends again; gives it back at the end.
+//! Contends for the lock, leads until the lease is lost, contends again, and releases at the end.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,94 +8,94 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::answer::{Answer, Held, Knowledge};
+use super::answer::{Answer, Knowledge, OwnGrant};
 use super::metrics::Metrics;
 use redlock_engine::{Client, Grant, Lease, LeaseOptions, LeaseState, LockKey, Loss, Reason, Wait};
 
-/// How old the knowledge of who leads may be before it is read again.
+/// A reading older than this is repeated.
 const FRESH: Duration = Duration::from_secs(1);
-/// Pause after an attempt that ended by itself.
+/// Pause after an attempt that failed.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// One that wants to lead. Cheap to clone; clones share what is known.
+/// This pod's part in the election. Cheap to clone; clones share the state.
 #[derive(Clone, Debug)]
-pub struct Candidate {
-    shared: Arc<Shared>,
+pub(crate) struct Election {
+    state: Arc<ElectionState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ElectionState {
     client: Client,
     key: LockKey,
     options: LeaseOptions,
-    /// The lease while it may be held: taken out before it is given back, so that nobody is told to lead from then on.
+    /// The lease while it may be held. It is taken out before it is released: from then on nobody is told to lead.
     lease: Mutex<Option<Lease>>,
-    /// Locked while it is being read: many who ask at once make one reading.
-    known: tokio::sync::Mutex<Known>,
+    /// Locked during a reading: many questions at once make one reading.
+    last_reading: tokio::sync::Mutex<LastReading>,
     reached_quorum: watch::Sender<bool>,
     metrics: Metrics,
 }
 
-/// What the masters said last of who leads.
+/// The last reading of the masters.
 #[derive(Debug, Default)]
-struct Known {
+struct LastReading {
     knowledge: Option<Knowledge>,
-    /// When they were asked last, whatever came of it.
+    /// When the masters were last asked, with or without success.
     asked_at: Option<Instant>,
-    /// Why they could not tell, the last time; told when it changes, not at each question.
+    /// Why the last reading failed. It is logged when it changes, not at each question.
     trouble: Option<Reason>,
 }
 
-/// The grant, if it is proven now. The clock is read while the state is locked, so that a renewal at this moment counts.
-fn proven(state: &watch::Ref<'_, LeaseState>) -> Option<Grant> {
+/// The grant, if it is valid now. The clock is read while the state is locked, so that a renewal at this moment counts.
+fn valid_grant(state: &watch::Ref<'_, LeaseState>) -> Option<Grant> {
     state.valid_at(Instant::now())
 }
 
-impl Candidate {
-    /// A candidate for `key`.
+impl Election {
+    /// The election of the holder of `key`.
     #[must_use]
-    pub fn new(client: Client, key: LockKey, options: LeaseOptions) -> Self {
-        let shared = Shared {
+    pub(crate) fn new(client: Client, key: LockKey, options: LeaseOptions) -> Self {
+        let state = ElectionState {
             client,
             key,
             options,
             lease: Mutex::default(),
-            known: tokio::sync::Mutex::default(),
+            last_reading: tokio::sync::Mutex::default(),
             reached_quorum: watch::Sender::new(false),
             metrics: Metrics::default(),
         };
-        Self { shared: Arc::new(shared) }
+        Self { state: Arc::new(state) }
     }
 
     fn with_lease<T>(&self, act: impl FnOnce(&mut Option<Lease>) -> T) -> T {
-        // A panic while the lock was held leaves a lease that is as good as before.
-        act(&mut self.shared.lease.lock().unwrap_or_else(PoisonError::into_inner))
+        // A panic while the lock was held leaves the lease as it was.
+        act(&mut self.state.lease.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether this pod leads right now, by its own monotonic clock: no network, and no waiting.
+    /// Whether this pod leads right now, by its own monotonic clock. Needs no network and does not wait.
     #[must_use]
-    pub fn is_leader(&self) -> bool {
+    pub(crate) fn is_leader(&self) -> bool {
         self.with_lease(|lease| lease.as_ref().is_some_and(Lease::is_held))
     }
 
-    /// Whether a majority of masters has answered, ever. It stays so when they are gone: that this pod cannot lead for a
-    /// while is no reason to take it out of service.
+    /// Whether a majority of masters has answered at least once. Stays true when they are gone: a pod that cannot lead for a
+    /// while must not be taken out of service.
     #[must_use]
-    pub fn has_reached_quorum(&self) -> bool {
-        *self.shared.reached_quorum.borrow()
+    pub(crate) fn has_reached_quorum(&self) -> bool {
+        *self.state.reached_quorum.borrow()
     }
 
-    /// What it counts, as text.
+    /// Its metrics, as text.
     #[must_use]
-    pub fn render_metrics(&self) -> String {
-        self.shared.metrics.render(self.is_leader())
+    pub(crate) fn render_metrics(&self) -> String {
+        self.state.metrics.render(self.is_leader())
     }
 
-    fn held(&self) -> Option<Held> {
+    fn own_grant(&self) -> Option<OwnGrant> {
         self.with_lease(|lease| {
             let lease = lease.as_ref()?;
-            let grant = proven(&lease.state().borrow())?;
-            Some(Held {
+            let grant = valid_grant(&lease.state().borrow())?;
+            Some(OwnGrant {
                 token: lease.owner().token().get(),
                 renewed_at: grant.renewed_at,
                 valid_until: grant.valid_until,
@@ -103,13 +103,13 @@ impl Candidate {
         })
     }
 
-    /// Who leads. A follower asks the masters, if it has not for a second.
-    pub async fn answer(&self) -> Answer {
-        let Shared { client, key, options, known, reached_quorum, .. } = &*self.shared;
-        if let Some(held) = self.held() {
+    /// Who leads. A follower reads the masters, at most once a second.
+    pub(crate) async fn answer(&self) -> Answer {
+        let ElectionState { client, key, options, last_reading, reached_quorum, .. } = &*self.state;
+        if let Some(held) = self.own_grant() {
             return Answer::new(&options.identity, Some(&held), None, Instant::now());
         }
-        let mut known = known.lock().await;
+        let mut known = last_reading.lock().await;
         if known.asked_at.is_none_or(|at| at.elapsed() >= FRESH) {
             let asked_at = Instant::now();
             known.asked_at = Some(asked_at);
@@ -119,7 +119,7 @@ impl Candidate {
                     known.trouble = None;
                     reached_quorum.send_replace(true);
                 }
-                // What was known is told on for as long as it is proven.
+                // The last successful reading counts for as long as it is valid.
                 Err(error) => {
                     let before = known.trouble.replace(error.reason());
                     if before != known.trouble {
@@ -128,13 +128,13 @@ impl Candidate {
                 }
             }
         }
-        let held = self.held();
+        let held = self.own_grant();
         Answer::new(&options.identity, held.as_ref(), known.knowledge.as_ref(), Instant::now())
     }
 
-    /// Contends and leads until `stop`; then gives back what it has. Trouble with the masters never ends it.
-    pub async fn run(&self, stop: CancellationToken) {
-        let Shared { client, key, options, reached_quorum, metrics, .. } = &*self.shared;
+    /// Contends and leads until `stop`, then releases. Failures of masters do not end it.
+    pub(crate) async fn run(&self, stop: CancellationToken) {
+        let ElectionState { client, key, options, reached_quorum, metrics, .. } = &*self.state;
         let prober = self.clone();
         let probe = tokio::spawn(async move { prober.reach_quorum().await });
         loop {
@@ -148,7 +148,7 @@ impl Candidate {
                     reached_quorum.send_replace(true);
                     metrics.acquired();
                     info!(%key, token = %lease.owner().token(), "this pod leads");
-                    if self.lead(lease, &stop).await {
+                    if self.hold_until_lost(lease, &stop).await {
                         break;
                     }
                 }
@@ -159,11 +159,11 @@ impl Candidate {
             }
         }
         probe.abort();
-        // What a broken-off attempt set, and a release, reach also the masters whose answer nobody waited for.
+        // What an aborted attempt has set is undone, and the release arrives, also on masters that have not answered yet.
         client.shutdown().await;
     }
 
-    /// Asks the masters until a majority has answered once.
+    /// Reads the masters until a majority has answered once.
     async fn reach_quorum(&self) {
         while !self.has_reached_quorum() {
             self.answer().await;
@@ -171,29 +171,29 @@ impl Candidate {
         }
     }
 
-    /// Leads until the lease is lost, or until `stop`; then it gives the lease back. Answers whether it was stopped.
-    async fn lead(&self, lease: Lease, stop: &CancellationToken) -> bool {
-        let Shared { key, metrics, .. } = &*self.shared;
+    /// Leads until the lease is lost, or until `stop`; then releases it. Returns whether it was stopped.
+    async fn hold_until_lost(&self, lease: Lease, stop: &CancellationToken) -> bool {
+        let ElectionState { key, metrics, .. } = &*self.state;
         let mut state = lease.state();
-        self.with_lease(|shared| *shared = Some(lease));
+        self.with_lease(|held| *held = Some(lease));
         let mut renewals = 0;
-        let mut renewed_by_nobody = false;
+        let mut has_no_watchdog = false;
         loop {
-            let Some(grant) = proven(&state.borrow_and_update()) else { break };
+            let Some(grant) = valid_grant(&state.borrow_and_update()) else { break };
             metrics.renewed(grant.renewals.saturating_sub(renewals));
             renewals = grant.renewals;
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {
-                    // Out of sight first: nobody is told to lead while the lock is being given back.
+                    // Out of sight first: nobody is told to lead while the lock is being released.
                     if let Some(lease) = self.with_lease(Option::take) {
                         let released = lease.release().await;
-                        info!(%key, ?released, "gave leadership back");
+                        info!(%key, ?released, "released leadership");
                     }
                     return true;
                 }
-                // Without a sender nothing renews it any more: it ends by the clock.
-                result = state.changed(), if !renewed_by_nobody => renewed_by_nobody = result.is_err(),
+                // The watchdog is gone: nothing renews the lease any more, and it ends by the clock.
+                result = state.changed(), if !has_no_watchdog => has_no_watchdog = result.is_err(),
                 () = sleep_until(grant.valid_until) => {}
             }
         }

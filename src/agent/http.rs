@@ -2,10 +2,10 @@
 //!
 //! | path | answer |
 //! |---|---|
-//! | `/` | who leads, on every pod: [`Answer`](super::answer::Answer) as JSON |
-//! | `/leader` | 200 while this pod leads, by the own clock at the moment of the answer; else 503 |
+//! | `/` | the leader, on every pod: [`Answer`](super::answer::Answer) as JSON |
+//! | `/leader` | 200 while this pod leads, by its own clock at the moment of the answer; else 503 |
 //! | `/livez` | 200 |
-//! | `/readyz` | 200 as soon as a majority of masters has answered once; apart from leadership |
+//! | `/readyz` | 200 once a majority of masters has answered; does not depend on leadership |
 //! | `/metrics` | Prometheus metrics |
 
 use axum::extract::State;
@@ -14,37 +14,37 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use axum::{Json, Router};
 
-use super::election::Candidate;
+use super::election::Election;
 use crate::openmetrics;
 
 /// The routes.
-pub fn router(candidate: Candidate) -> Router {
+pub(crate) fn router(election: Election) -> Router {
     Router::new()
-        .route("/", get(|State(c): State<Candidate>| async move { uncached(Json(c.answer().await)) }))
-        .route("/leader", get(|State(c): State<Candidate>| async move { uncached(leader(&c)) }))
+        .route("/", get(|State(e): State<Election>| async move { uncached(Json(e.answer().await)) }))
+        .route("/leader", get(|State(e): State<Election>| async move { uncached(leader(&e)) }))
         .route("/livez", get(|| async { "ok\n" }))
-        .route("/readyz", get(|State(c): State<Candidate>| async move { ready(&c) }))
-        .route("/metrics", get(|State(c): State<Candidate>| async move { metrics(&c) }))
-        .with_state(candidate)
+        .route("/readyz", get(|State(e): State<Election>| async move { ready(&e) }))
+        .route("/metrics", get(|State(e): State<Election>| async move { metrics(&e) }))
+        .with_state(election)
 }
 
-/// Leadership that was true is not worth keeping.
+/// No cache may keep the answer: leadership changes.
 fn uncached(answer: impl IntoResponse) -> impl IntoResponse {
     ([(header::CACHE_CONTROL, "no-store")], answer)
 }
 
-fn leader(candidate: &Candidate) -> (StatusCode, &'static str) {
-    if candidate.is_leader() { (StatusCode::OK, "leader\n") } else { (StatusCode::SERVICE_UNAVAILABLE, "not leader\n") }
+fn leader(election: &Election) -> (StatusCode, &'static str) {
+    if election.is_leader() { (StatusCode::OK, "leader\n") } else { (StatusCode::SERVICE_UNAVAILABLE, "not leader\n") }
 }
 
-fn ready(candidate: &Candidate) -> (StatusCode, &'static str) {
-    if candidate.has_reached_quorum() {
+fn ready(election: &Election) -> (StatusCode, &'static str) {
+    if election.has_reached_quorum() {
         (StatusCode::OK, "ok\n")
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "no majority of masters has answered yet\n")
     }
 }
 
-fn metrics(candidate: &Candidate) -> impl IntoResponse + use<> {
-    openmetrics::response(candidate.render_metrics())
+fn metrics(election: &Election) -> impl IntoResponse + use<> {
+    openmetrics::response(election.render_metrics())
 }

@@ -1,4 +1,4 @@
-//! What the agent counts, for Prometheus.
+//! The metrics of the agent, for Prometheus.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ struct Build {
 
 /// The agent's metrics. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Metrics {
+pub(crate) struct Metrics {
     leader: Gauge,
     acquisitions: Counter,
     renewals: Counter,
@@ -42,31 +42,31 @@ impl Default for Metrics {
         all.register("leader", "Whether this pod leads", leader.clone());
         all.register("acquisitions", "How often this pod became leader", acquisitions.clone());
         all.register("renewals", "Successful renewals of the lease", renewals.clone());
-        all.register("losses", "How often leadership ended against this pod's will", losses.clone());
+        all.register("losses", "How often leadership was lost", losses.clone());
         Self { leader, acquisitions, renewals, losses, registry: Arc::new(all) }
     }
 }
 
 impl Metrics {
-    /// All of it, in the `OpenMetrics` text format, as of now: `leads` is asked at this moment.
+    /// All metrics, in the `OpenMetrics` text format. `leads`: whether this pod leads right now.
     #[must_use]
-    pub fn render(&self, leads: bool) -> String {
+    pub(crate) fn render(&self, leads: bool) -> String {
         self.leader.set(i64::from(leads));
         openmetrics::render(&self.registry)
     }
 
-    /// This pod became leader.
-    pub fn acquired(&self) {
+    /// Counts that this pod became the leader.
+    pub(crate) fn acquired(&self) {
         self.acquisitions.inc();
     }
 
-    /// The lease was renewed so often.
-    pub fn renewed(&self, count: u64) {
+    /// Counts renewals of the lease.
+    pub(crate) fn renewed(&self, count: u64) {
         self.renewals.inc_by(count);
     }
 
-    /// Leadership ended against this pod's will.
-    pub fn lost(&self, loss: Loss) {
+    /// Counts that leadership was lost.
+    pub(crate) fn lost(&self, loss: Loss) {
         self.losses.get_or_create(&ByReason { reason: loss.as_str() }).inc();
     }
 }

@@ -1,17 +1,19 @@
 //! `redlock agent`: a sidecar that elects a leader among pods, straight on the masters.
 //!
-//! It asks neither the operator nor the API server for anything: leaders are elected, kept and followed while both are down.
+//! It needs neither the operator nor the API server: elections go on while both are down.
 //!
 //! # Layout
-//! - [`election`]: contends, leads until lost, contends again; gives back at the end
-//! - [`answer`]: what it says of who leads, by its own monotonic clock
+//! - [`election`]: contends, leads until the lease is lost, contends again, releases at the end
+//! - [`answer`]: what it answers to "who leads?", by its own monotonic clock
 //! - [`http`]: how the application asks
-//! - [`metrics`]: what it counts
+//! - [`metrics`]: what is counted
+//!
+//! Where the masters are, and the login, come from the mounted Secret: [`crate::contract::client_secret`].
 
-pub mod answer;
-pub mod election;
-pub mod http;
-pub mod metrics;
+mod answer;
+mod election;
+mod http;
+mod metrics;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -23,65 +25,65 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::contract::client_secret::{MountedSecret, SecretError};
-use election::Candidate;
+use election::Election;
 use redlock_engine::{Client, LeaseOptions, LockKey, RedisMaster, Renewal};
 
-/// What the agent is told.
+/// The settings of the agent.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Name of the lock within the Secret's namespace.
     pub lock: String,
-    /// Who contends: unique among the pods that do.
+    /// Identity of this pod: unique among the contenders.
     pub identity: String,
     /// Time to live of the lock.
     pub ttl: Duration,
-    /// How often it is renewed; a third of the TTL if not told.
+    /// How often the lease is renewed; a third of the TTL by default.
     pub renew_every: Option<Duration>,
-    /// Where the Secret is mounted.
+    /// Folder in which the Secret is mounted.
     pub secret_dir: PathBuf,
-    /// Where to answer over HTTP.
+    /// Address of the HTTP server.
     pub listen: SocketAddr,
 }
 
 /// Why the agent ended, or did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The mounted Secret is not there, or not one of this operator.
+    /// The Secret is not mounted, or was not written by this operator.
     #[error(transparent)]
     Secret(#[from] SecretError),
-    /// The options do not fit each other or the cluster.
+    /// The settings contradict each other, or what the cluster permits.
     #[error("{0}")]
     Options(String),
-    /// The address is taken, or not this machine's.
+    /// The address is taken, or is not one of this pod.
     #[error("failed to listen on {address}: {error}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why.
+        /// Why it cannot be listened on.
         error: std::io::Error,
     },
     /// The process cannot be set up.
     #[error("failed to set up the process: {0}")]
     Process(#[from] std::io::Error),
-    /// A part of the process ended though it must not.
+    /// A part of the process ended, which must not happen.
     #[error("{0} ended")]
     Ended(&'static str),
 }
 
 impl Error {
-    /// Whether what was mounted or configured is at fault: the same start will fail again.
+    /// Whether the configuration is at fault: the same start will fail again.
     #[must_use]
     pub fn is_configuration(&self) -> bool {
         matches!(self, Self::Secret(_) | Self::Options(_))
     }
 }
 
-/// Shortest time between renewals: below it a lease is mostly renewal.
+/// Shortest time between renewals.
 const MIN_RENEW_EVERY: Duration = Duration::from_millis(100);
-/// Longest identity: a pod's name is at most so long.
+/// Longest identity: the longest name of a pod.
 const MAX_IDENTITY: usize = 253;
 
-/// Checks the options against each other and against what the cluster permits.
+/// The terms of the lease. Refuses settings that contradict each other, or what the cluster permits.
 fn lease_options(options: &Options, max_ttl: Duration) -> Result<LeaseOptions, Error> {
     let Options { identity, ttl, renew_every, .. } = options;
     let refuse = |message: String| Err(Error::Options(message));
@@ -101,15 +103,15 @@ fn lease_options(options: &Options, max_ttl: Duration) -> Result<LeaseOptions, E
     Ok(LeaseOptions { renewal: Renewal::Every(renew_every), ..LeaseOptions::new(identity, *ttl) })
 }
 
-/// Runs until SIGTERM or SIGINT.
+/// Runs the agent until SIGTERM or SIGINT.
 pub async fn run(options: Options) -> Result<(), Error> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let stop = CancellationToken::new();
     let on_signal = stop.clone();
     tokio::spawn(async move {
         tokio::select! {
-            _ = term.recv() => info!("SIGTERM: giving back"),
-            _ = int.recv() => info!("SIGINT: giving back"),
+            _ = term.recv() => info!("SIGTERM: releasing"),
+            _ = int.recv() => info!("SIGINT: releasing"),
         }
         on_signal.cancel();
     });
@@ -118,17 +120,17 @@ pub async fn run(options: Options) -> Result<(), Error> {
     serve(options, listener, stop).await
 }
 
-/// Contends and answers on `listener` until `stop`, then gives back.
+/// Contends, and answers on `listener`, until `stop`; then releases.
 pub async fn serve(options: Options, listener: TcpListener, stop: CancellationToken) -> Result<(), Error> {
     let secret = MountedSecret::read(&options.secret_dir)?;
     let key = LockKey::new(&secret.namespace, &options.lock).map_err(|e| Error::Options(format!("--lock: {e}")))?;
     let lease = lease_options(&options, secret.max_ttl)?;
     info!(%key, identity = lease.identity, ttl = ?lease.ttl, masters = secret.endpoints.len(), "contending");
     let client = Client::new(secret.endpoints.into_iter().map(RedisMaster::connect), secret.call_timeout);
-    let candidate = Candidate::new(client, key, lease);
-    let server = axum::serve(listener, http::router(candidate.clone()));
+    let election = Election::new(client, key, lease);
+    let server = axum::serve(listener, http::router(election.clone()));
     tokio::select! {
-        () = candidate.run(stop) => Ok(()),
+        () = election.run(stop) => Ok(()),
         result = server.into_future() => { result?; Err(Error::Ended("the HTTP server")) }
     }
 }

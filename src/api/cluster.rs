@@ -1,4 +1,4 @@
-//! `RedisLockCluster`: N independent Redis masters, of which a majority makes a lock.
+//! `RedisLockCluster`: N independent Redis masters. A lock is held on a majority of them.
 
 use std::time::Duration as StdDuration;
 
@@ -8,11 +8,11 @@ use kube::core::Duration;
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-/// Longest lease of a cluster that does not say otherwise.
+/// Default of `maxTTL`.
 pub const DEFAULT_MAX_TTL: StdDuration = StdDuration::from_secs(60);
-/// What the default restart delay adds to `maxTTL`: how far the clocks of the operator's machines may be apart.
+/// What the default restart delay adds to `maxTTL`: a margin for clocks that differ between the nodes of the operator.
 pub const RESTART_DELAY_MARGIN: StdDuration = StdDuration::from_secs(5);
-/// Limit on one call to one master when the cluster does not say otherwise.
+/// Default of `callTimeout`.
 pub const DEFAULT_CALL_TIMEOUT: StdDuration = StdDuration::from_millis(50);
 
 /// Independent Redis masters that keep locks by majority (the RedLock algorithm).
@@ -31,7 +31,7 @@ pub const DEFAULT_CALL_TIMEOUT: StdDuration = StdDuration::from_millis(50);
     printcolumn(name = "Quorum", type_ = "integer", json_path = ".status.quorum"),
     printcolumn(name = "Max TTL", type_ = "string", json_path = ".spec.maxTTL", priority = 1),
     printcolumn(name = "Returning", type_ = "string", json_path = ".status.returning", priority = 1,
-        description = "Masters that are kept out until their restart delay is over, and until when"),
+        description = "Masters in quarantine, and when their restart delay ends"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("self.metadata.name.size() <= 50")
         .message("metadata.name must have at most 50 characters: the names of pods and Services are made from it"),
@@ -47,48 +47,47 @@ pub const DEFAULT_CALL_TIMEOUT: StdDuration = StdDuration::from_millis(50);
     "duration(has(self.maxTTL) ? self.maxTTL : '60s') >= duration(has(oldSelf.maxTTL) ? oldSelf.maxTTL : '60s')"
 ).message("maxTTL cannot shrink (60s by default): leases of the longer time may be held").field_path(".maxTTL"))]
 pub struct RedisLockClusterSpec {
-    /// Number of independent masters (N). Locks need floor(N/2)+1 of them. 1 is a plain single-master lock without
-    /// tolerance; 3 survives one lost master, 5 two, 7 three. Cannot be changed: a majority of the old N and one of the
-    /// new N need not share a master.
+    /// Number of independent masters (N). A lock needs floor(N/2)+1 of them. 1 tolerates no lost master, 3 tolerate one,
+    /// 5 two, 7 three. Cannot be changed: a majority of the old N and a majority of the new N need not share a master.
     #[x_kube(validation = Rule::new("self in [1, 3, 5, 7]")
         .message("masters must be 1, 3, 5 or 7: an even number tolerates no more failures than the odd one below it"))]
     #[x_kube(validation = Rule::new("self == oldSelf")
         .message("masters cannot be changed while the cluster exists: create a second RedisLockCluster and move the locks"))]
     pub masters: i32,
 
-    /// Container image of Redis 7 or later, or Valkey. Absent: the operator's default (`--redis-image`).
+    /// Container image of Redis 7 or later, or of Valkey. Default: the operator's (`--redis-image`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512))]
     pub image: Option<String>,
 
-    /// Longest lease that any client may take here, 1s to 24h; default 60s. It is the floor of the restart delay.
-    /// It may grow but not shrink: longer leases may be held.
+    /// Longest TTL of a lease on this cluster, 1s to 24h; default 60s. The restart delay is at least as long. It may grow
+    /// but not shrink: longer leases may be held.
     #[serde(default, rename = "maxTTL", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     #[x_kube(validation = Rule::new("duration(self) >= duration('1s') && duration(self) <= duration('24h')")
         .message("maxTTL must be a duration from 1s to 24h, such as 60s or 5m"))]
     pub max_ttl: Option<Duration>,
 
-    /// How long a master that crashed, was deleted or lost its data stays away before it may vote again. Default: maxTTL
-    /// plus 5s. The 5s cover clocks that disagree between the machines an operator runs on.
+    /// How long a master that crashed, was deleted or lost its data stays in quarantine before it may vote again. Default:
+    /// maxTTL plus 5s. The 5s are a margin for clocks that differ between the nodes on which the operator runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     #[x_kube(validation = Rule::new("duration(self) <= duration('48h')")
         .message("restartDelay must be a duration of at most 48h, such as 65s"))]
     pub restart_delay: Option<Duration>,
 
-    /// Limit on one call to one master, 5ms to 1s; default 50ms. A master that takes longer gives no vote.
+    /// Timeout of one call to one master, 5ms to 1s; default 50ms. A master that takes longer gives no vote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     #[x_kube(validation = Rule::new("duration(self) >= duration('5ms') && duration(self) <= duration('1s')")
         .message("callTimeout must be a duration from 5ms to 1s, such as 50ms"))]
     pub call_timeout: Option<Duration>,
 
-    /// From which namespaces `DistributedLock`s may use this cluster.
+    /// Namespaces whose `DistributedLock`s may use this cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_namespaces: Option<AllowedNamespaces>,
 
-    /// CPU and memory of each Redis container. Absent: requests of 50m and 64Mi, a limit of 256Mi.
+    /// CPU and memory of each Redis container. Default: requests of 50m and 64Mi, a memory limit of 256Mi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
 }
@@ -112,26 +111,26 @@ pub enum NamespacesFrom {
     All,
 }
 
-/// What the operator reports of a cluster.
+/// The state of a cluster, as the operator reports it.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RedisLockClusterStatus {
-    /// Summary in a word.
+    /// Summary in one word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<ClusterPhase>,
-    /// Armed masters of all, such as `5/5`.
+    /// Armed masters and all masters, such as `5/5`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<String>,
     /// Votes that a lock needs: floor(masters/2)+1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quorum: Option<i32>,
-    /// Masters that wait out their restart delay, and until when, in one line for `kubectl get -o wide`.
+    /// Masters in quarantine, and when their restart delay ends, in one line for `kubectl get -o wide`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub returning: Option<String>,
-    /// `metadata.generation` that this status speaks of.
+    /// `metadata.generation` to which this status refers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// A row per master. Besides informing, it is the record that keeps a crashed master out across operator restarts.
+    /// One row per master. It is also the record that keeps a crashed master out when the operator is restarted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = 7))]
@@ -145,13 +144,13 @@ pub struct RedisLockClusterStatus {
 /// Summary of a cluster.
 #[derive(schemars::JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ClusterPhase {
-    /// Not every master was armed yet since the cluster was created.
+    /// The cluster is new: not every master has been armed yet.
     Pending,
     /// Every master votes.
     Ready,
     /// A majority votes, but not every master.
     Degraded,
-    /// Less than a majority votes: no lock can be granted.
+    /// No majority votes: no lock can be granted.
     Unavailable,
 }
 
@@ -161,29 +160,29 @@ pub enum ClusterPhase {
 pub struct MasterStatus {
     /// Name of the master, its pod and its Service: `<cluster>-<index>`.
     pub name: String,
-    /// Where the master stands.
+    /// State of the master.
     pub state: MasterState,
     /// DNS name and port of the master's Service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// UID of the pod that this row speaks of; of the last one while there is none.
+    /// UID of the master's pod; of the last one while there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_uid: Option<String>,
-    /// `run_id` of the server process for which the operator last wrote the armed marker. It is recorded before the
-    /// marker is written: a server with this `run_id` and no marker has lost its data.
+    /// `run_id` of the server process that the operator last armed. It is recorded before the marker is written: a server
+    /// with this `run_id` and no marker has lost its data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<String>,
-    /// Since when the server has been armed without a break. A rolling change waits until every master has been armed for
-    /// maxTTL.
+    /// Since when the server has been armed without interruption. A rolling change waits until every master has been armed
+    /// for maxTTL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub armed_since: Option<MicroTime>,
-    /// How often the master went away or lost its data since the cluster was created.
+    /// How often the master went away or lost its data.
     #[serde(default)]
     pub crashes: i64,
-    /// When the operator last saw that the master had gone, or had lost its data.
+    /// When the operator last saw that the master was gone, or had lost its data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_crash_time: Option<MicroTime>,
-    /// Until when the master is kept out: `lastCrashTime` plus the restart delay.
+    /// Until when the master is in quarantine: `lastCrashTime` plus the restart delay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart_not_before: Option<MicroTime>,
     /// Why the master is in this state, for people.
@@ -191,25 +190,25 @@ pub struct MasterStatus {
     pub message: Option<String>,
 }
 
-/// Where a master stands.
+/// State of a master.
 #[derive(schemars::JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MasterState {
     /// Its pod is being created or is starting.
     Starting,
     /// It votes.
     Armed,
-    /// It is kept out until `restartNotBefore`.
+    /// It may not vote until `restartNotBefore`.
     Quarantined,
-    /// Its pod is being deleted, or its machine does not answer; its place is kept until the pod is surely gone.
+    /// Its pod is being deleted, or its node does not answer. It is not replaced until the pod is surely gone.
     Terminating,
     /// Its pod runs, but the operator cannot reach it.
     Unreachable,
-    /// It runs, but not as a lock master must (a replica, an eviction policy, foreign data): it is not armed.
+    /// It runs, but must not keep locks (a replica, an eviction policy, foreign data): it is not armed.
     Misconfigured,
 }
 
 impl MasterStatus {
-    /// A master of which nothing more is known.
+    /// A master about which nothing else is known.
     #[must_use]
     pub fn new(name: &str, state: MasterState) -> Self {
         Self {
@@ -228,26 +227,26 @@ impl MasterStatus {
 }
 
 impl RedisLockClusterSpec {
-    /// The cap on any lease of this cluster.
+    /// Longest TTL of a lease on this cluster.
     #[must_use]
     pub fn max_ttl(&self) -> StdDuration {
         self.max_ttl.map_or(DEFAULT_MAX_TTL, Into::into)
     }
 
-    /// How long a master that went away is kept out. Never less than [`Self::max_ttl`], whatever was stored.
+    /// How long a master that went away stays in quarantine. At least [`Self::max_ttl`], whatever was stored.
     #[must_use]
     pub fn restart_delay(&self) -> StdDuration {
         let delay = self.restart_delay.map_or(self.max_ttl() + RESTART_DELAY_MARGIN, Into::into);
         delay.max(self.max_ttl())
     }
 
-    /// Limit on one call to one master.
+    /// Timeout of one call to one master.
     #[must_use]
     pub fn call_timeout(&self) -> StdDuration {
         self.call_timeout.map_or(DEFAULT_CALL_TIMEOUT, Into::into)
     }
 
-    /// Whether a `DistributedLock` of `namespace` may use this cluster, which lives in `own`.
+    /// Whether a `DistributedLock` of `namespace` may use this cluster, which is in the namespace `own`.
     #[must_use]
     pub fn admits(&self, own: &str, namespace: &str) -> bool {
         own == namespace || self.allowed_namespaces.as_ref().is_some_and(|a| a.from == NamespacesFrom::All)
@@ -255,5 +254,4 @@ impl RedisLockClusterSpec {
 }
 
 #[cfg(test)]
-#[path = "cluster_tests.rs"]
 mod tests;

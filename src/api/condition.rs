@@ -1,4 +1,4 @@
-//! Condition types and reasons of both kinds, and how a list of conditions is updated.
+//! The condition types of both kinds, and how a list of conditions is updated.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -7,11 +7,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 pub const AVAILABLE: &str = "Available";
 /// `RedisLockCluster`: every master votes.
 pub const READY: &str = "Ready";
-/// `RedisLockCluster`: something is on its way (a master starts, or waits out its delay).
+/// `RedisLockCluster`: something is in progress (a master starts, or is in quarantine).
 pub const PROGRESSING: &str = "Progressing";
 /// Both kinds: the spec can be carried out.
 pub const CONFIG_VALID: &str = "ConfigValid";
-/// `DistributedLock`: somebody holds it (with `spec.holder`: this resource does). `Unknown` where it cannot be proven.
+/// `DistributedLock`: the lock is held (with `spec.holder`: by this resource). `Unknown` if it cannot be proven.
 pub const HELD: &str = "Held";
 /// `DistributedLock`: its cluster exists and a majority of the masters answers.
 pub const CLUSTER_AVAILABLE: &str = "ClusterAvailable";
@@ -19,16 +19,16 @@ pub const CLUSTER_AVAILABLE: &str = "ClusterAvailable";
 /// Status of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Truth {
-    /// It is so.
+    /// The condition holds.
     True,
-    /// It is not so.
+    /// The condition does not hold.
     False,
     /// It cannot be proven either way.
     Unknown,
 }
 
 impl Truth {
-    /// The word that Kubernetes uses.
+    /// The word in the API.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

@@ -17,13 +17,13 @@ pub fn all() -> Vec<(&'static str, Definition)> {
     ]
 }
 
-/// A definition as `kubectl apply` takes it.
+/// A definition as `kubectl apply` reads it.
 pub fn to_yaml(crd: &Definition) -> Result<String, serde_yaml::Error> {
     Ok(format!("{HEADER}{}", serde_yaml::to_string(crd)?))
 }
 
-/// A definition as a template of the chart: installed if the values say so, with the release's labels, and kept when the
-/// release is uninstalled, because deleting a definition deletes every object of its kind.
+/// A definition as a template of the chart: installed if the values say so, with the labels of the release. It is kept when
+/// the release is uninstalled: deleting a definition deletes every object of its kind.
 pub fn to_chart_template(crd: &Definition) -> Result<String, serde_yaml::Error> {
     let name = crd.name_any();
     let spec = literal(&serde_yaml::to_string(&crd.spec)?).trim_end().replace('\n', "\n  ");
@@ -44,7 +44,7 @@ pub fn to_chart_template(crd: &Definition) -> Result<String, serde_yaml::Error> 
     ))
 }
 
-/// `text` such that a template shows it as it is.
+/// `text`, escaped so that a template renders it unchanged.
 fn literal(text: &str) -> String {
     text.replace("{{", "{{ \"{{\" }}")
 }
@@ -56,7 +56,7 @@ mod tests {
 
     use super::*;
 
-    /// What etcd and `kubectl apply` bear with room to spare.
+    /// Well below what etcd and `kubectl apply` accept.
     const MAX_BYTES: usize = 200_000;
 
     #[track_caller]

@@ -1,4 +1,4 @@
-//! `DistributedLock`: one named lock on a `RedisLockCluster`, held by the operator for a named holder, or by pods.
+//! `DistributedLock`: one named lock on a `RedisLockCluster`. The operator holds it for a named holder, or pods hold it.
 
 use std::time::Duration as StdDuration;
 
@@ -7,10 +7,10 @@ use kube::core::Duration;
 use kube::{CustomResource, KubeSchema, ResourceExt};
 use serde::{Deserialize, Serialize};
 
-/// Time to live of a lease that does not say otherwise.
+/// Default of `lease.ttl`.
 pub const DEFAULT_TTL: StdDuration = StdDuration::from_secs(30);
 
-/// A named lock. With `spec.holder` the operator takes and keeps it; without, `status` shows which pod holds it.
+/// A named lock. With `spec.holder` the operator acquires and renews it; without, `status` shows which pod holds it.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "redlock.dev",
@@ -44,8 +44,8 @@ pub struct DistributedLockSpec {
         .message("clusterRef cannot be changed: create another DistributedLock on the other cluster"))]
     pub cluster_ref: ClusterRef,
 
-    /// Name of the lock within its namespace; default `metadata.name`. `DistributedLock`s of a namespace with the same
-    /// key contend. Cannot be changed.
+    /// Name of the lock within its namespace; default `metadata.name`. `DistributedLock`s with the same key in one
+    /// namespace contend for the lock. Cannot be changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128))]
     #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$')")
@@ -54,8 +54,8 @@ pub struct DistributedLockSpec {
         .message("key cannot be changed: create another DistributedLock"))]
     pub key: Option<String>,
 
-    /// In whose name the operator takes and keeps the lock, such as `job/nightly-report`. Absent: the holders are pods
-    /// (leader election), and status only observes. Cannot be changed.
+    /// The holder for which the operator acquires and renews the lock, such as `job/nightly-report`. Absent: pods hold the
+    /// lock themselves (leader election), and status shows which. Cannot be changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128))]
     #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9]([A-Za-z0-9._:/-]*[A-Za-z0-9])?$')")
@@ -64,7 +64,7 @@ pub struct DistributedLockSpec {
         .message("holder cannot be changed: the next holder creates a DistributedLock of its own with the same key"))]
     pub holder: Option<String>,
 
-    /// How long a grant lasts, and how it is kept.
+    /// How long a grant lasts, and how it is renewed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseSpec>,
 }
@@ -76,21 +76,22 @@ pub struct ClusterRef {
     /// Name of the `RedisLockCluster`.
     #[schemars(length(min = 1, max = 50))]
     pub name: String,
-    /// Its namespace; default the lock's own. Another namespace must be admitted by the cluster's `allowedNamespaces`.
+    /// Namespace of the `RedisLockCluster`; default the lock's own. The cluster's `allowedNamespaces` must admit the lock's
+    /// namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub namespace: Option<String>,
 }
 
-/// How long a grant lasts, and how it is kept.
+/// How long a grant lasts, and how it is renewed.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new(
     "!has(self.renewEvery) || duration(self.renewEvery) + duration(self.renewEvery) <= duration(has(self.ttl) ? self.ttl : '30s')"
 ).message("renewEvery must be at most half of ttl (30s by default), so that one failed renewal does not lose the lock").field_path(".renewEvery"))]
 pub struct LeaseSpec {
-    /// Time to live of the lock on each master, 1s to 24h and at most the cluster's maxTTL; default 30s. If its keeper dies,
-    /// the lock is free after this time.
+    /// Time to live of the lock on each master, 1s to 24h and at most the cluster's maxTTL; default 30s. If nobody renews the
+    /// lock any more, it is free after this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     #[x_kube(validation = Rule::new("duration(self) >= duration('1s') && duration(self) <= duration('24h')")
@@ -104,18 +105,18 @@ pub struct LeaseSpec {
     pub renew_every: Option<Duration>,
 }
 
-/// What the operator reports of a lock.
+/// The state of a lock, as the operator reports it.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DistributedLockStatus {
-    /// Summary in a word.
+    /// Summary in one word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<LockPhase>,
-    /// Who holds the key now, this resource or another; absent while nobody does, or nobody can tell.
+    /// The present holder, this resource or another; absent if there is none, or if it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<String>,
-    /// Fencing token of the present grant: larger at each grant of the key. A guarded resource refuses smaller ones than
-    /// the largest it has seen.
+    /// Fencing token of the present grant: larger at each grant of the key. A guarded resource refuses tokens that are
+    /// smaller than the largest it has seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fencing_token: Option<i64>,
     /// When the present grant was made.
@@ -124,20 +125,20 @@ pub struct DistributedLockStatus {
     /// When the lease was last renewed (sent, not answered).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renew_time: Option<MicroTime>,
-    /// Until when the lease is proven, were it not renewed again. For people: nothing may decide by comparing it with a
-    /// clock of another machine. Left out rather than shown in the past.
+    /// Until when the lease is valid if it is not renewed again. For people: a program must not compare it with its own
+    /// clock. Left out rather than shown in the past.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub valid_until: Option<MicroTime>,
-    /// What was left of the lease at `renewTime`, such as `29.7s`.
+    /// Validity of the lease at `renewTime`, such as `29.7s`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validity: Option<String>,
-    /// Masters that held the lease of all, such as `5/5`, as of `renewTime`.
+    /// Masters that held the lease, and all masters, such as `5/5`, as of `renewTime`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub votes: Option<String>,
-    /// How often the key changed hands as far as this resource saw.
+    /// How often the holder changed, as far as this resource saw.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transitions: Option<i64>,
-    /// `metadata.generation` that this status speaks of.
+    /// `metadata.generation` to which this status refers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// `Held`, `ClusterAvailable`, `ConfigValid`.
@@ -149,15 +150,15 @@ pub struct DistributedLockStatus {
 /// Summary of a lock.
 #[derive(schemars::JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LockPhase {
-    /// Not yet tried, or nobody holds it (a lock that pods hold).
+    /// Not tried yet; or, without `spec.holder`, held by nobody.
     Pending,
-    /// Another holds the key, or less than a majority of masters answers; tried again until granted.
+    /// Another holds the key, or no majority of masters answers. Retried until granted.
     Waiting,
-    /// Held: by this resource, or, without `spec.holder`, by the pod in `status.holder`.
+    /// Held by this resource, or, without `spec.holder`, by the pod in `status.holder`.
     Held,
-    /// The lease ended against the holder's will; it is being acquired again.
+    /// The lease was lost; the lock is being acquired again.
     Lost,
-    /// Cannot work as it is written; the condition `ConfigValid` says why.
+    /// The spec cannot be carried out; the condition `ConfigValid` says why.
     Failed,
 }
 
@@ -190,5 +191,4 @@ impl DistributedLock {
 }
 
 #[cfg(test)]
-#[path = "lock_tests.rs"]
 mod tests;

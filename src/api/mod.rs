@@ -16,7 +16,7 @@ use kube::core::DeserializeGuard;
 pub use cluster::{RedisLockCluster, RedisLockClusterSpec, RedisLockClusterStatus};
 pub use lock::{DistributedLock, DistributedLockSpec, DistributedLockStatus};
 
-/// A cluster as it is watched: one that cannot be read (the definition in the API server is another's) does not hide the
+/// A cluster as it is watched. One that cannot be read (the API server has another version's definition) does not hide the
 /// others.
 pub type WatchedCluster = DeserializeGuard<RedisLockCluster>;
 /// A lock as it is watched, likewise.

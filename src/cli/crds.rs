@@ -9,7 +9,7 @@ use crate::api::crds;
 /// Why the definitions could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// They cannot be told as YAML.
+    /// They cannot be written as YAML.
     #[error("failed to write a CustomResourceDefinition as YAML: {0}")]
     Yaml(#[from] serde_yaml::Error),
     /// A file cannot be written.
@@ -17,7 +17,7 @@ pub enum Error {
     File {
         /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// Why it cannot be written.
         error: io::Error,
     },
     /// Standard output cannot be written to.
@@ -25,7 +25,7 @@ pub enum Error {
     Stdout(#[from] io::Error),
 }
 
-/// Writes them to files in `out`, as templates of a chart to files in `chart`, or to standard output.
+/// Writes the definitions to files in `out`, or as chart templates to files in `chart`, or to standard output.
 pub fn write(out: Option<&Path>, chart: Option<&Path>) -> Result<(), Error> {
     match (out, chart) {
         (Some(dir), _) => write_files(dir, crds::to_yaml),
@@ -33,7 +33,7 @@ pub fn write(out: Option<&Path>, chart: Option<&Path>) -> Result<(), Error> {
         (None, None) => {
             let documents: Result<Vec<_>, _> = crds::all().iter().map(|(_, crd)| crds::to_yaml(crd)).collect();
             match io::stdout().write_all(documents?.join("---\n").as_bytes()) {
-                // The reader has seen enough: `redlock crds | head`.
+                // The reader has closed its end: `redlock crds | head`.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
                 result => Ok(result?),
             }

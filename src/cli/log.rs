@@ -1,4 +1,4 @@
-//! Logs: to standard error, plain for people or JSON for machines.
+//! Logs: to standard error, as text for people or as JSON for programs.
 
 use std::io::{IsTerminal, stderr};
 
@@ -6,10 +6,10 @@ use clap::{Args, ValueEnum};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// How to log.
+/// Options of the log.
 #[derive(Debug, Args)]
 pub struct LogArgs {
-    /// Form of the log.
+    /// Format of the log.
     #[arg(long, env = "REDLOCK_LOG_FORMAT", value_enum, default_value_t = Format::Text)]
     log_format: Format,
     /// What to log: a level (error, warn, info, debug, trace) or a filter such as `info,redlock_engine=debug`.
@@ -22,7 +22,7 @@ enum Format {
     /// For people.
     #[value(alias = "plain")]
     Text,
-    /// An object a line.
+    /// One object per line.
     Json,
 }
 
@@ -31,13 +31,13 @@ fn parse_filter(text: &str) -> Result<String, String> {
 }
 
 impl LogArgs {
-    /// Begins to log.
+    /// Starts logging.
     pub fn init(&self) {
         let plain = tracing_subscriber::fmt()
             .with_env_filter(EnvFilter::new(&self.log_level))
             .with_writer(stderr)
             .with_ansi(stderr().is_terminal());
-        // An error says that the program keeps another log already: it goes on with that.
+        // It fails if the program has a log already, which is then used.
         let _ = match self.log_format {
             Format::Text => plain.finish().try_init(),
             Format::Json => plain.json().flatten_event(true).finish().try_init(),

@@ -1,4 +1,4 @@
-//! The command line of `redlock`.
+//! The command line of `redlock`, and its exit codes.
 //!
 //! # Exit codes
 //! | code | meaning |
@@ -6,7 +6,7 @@
 //! | 0 | done, or stopped by SIGTERM or SIGINT |
 //! | 1 | failed; the last line of the log says why |
 //! | 64 | the command line is wrong |
-//! | 78 | what was mounted or configured is wrong (`agent`) |
+//! | 78 | the configuration is wrong (`agent`) |
 
 #![expect(clippy::doc_markdown, reason = "the comments on options are their help, in which marks are noise")]
 
@@ -34,7 +34,7 @@ const FAILED: u8 = 1;
 const USAGE: u8 = 64;
 /// `EX_CONFIG` of `sysexits.h`.
 const CONFIG: u8 = 78;
-/// How long tasks that do not listen may hold up the end of the process.
+/// How long the end of the process waits for its last tasks.
 const LAST_TASKS: Duration = Duration::from_secs(1);
 
 /// Named locks and leader election for Kubernetes, on a majority of independent Redis masters.
@@ -61,19 +61,19 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct OperatorArgs {
-    /// Image of the masters of a RedisLockCluster that names none: Redis 7 or later, or Valkey.
+    /// Image of masters whose RedisLockCluster does not name one: Redis 7 or later, or Valkey.
     #[arg(long, env = "REDLOCK_REDIS_IMAGE", default_value = "redis:7.4-alpine", value_parser = NonEmptyStringValueParser::new())]
     redis_image: String,
-    /// Where to answer over HTTP: /livez, /readyz, /metrics.
+    /// Address of the HTTP server: /livez, /readyz, /metrics.
     #[arg(long, env = "REDLOCK_LISTEN", default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
-    /// The namespace that the operator runs in: there its Lease is [default: the kubeconfig's]
+    /// Namespace of the operator and its Lease [default: the kubeconfig's]
     #[arg(long, env = "POD_NAMESPACE")]
     namespace: Option<String>,
-    /// Name of its pod.
+    /// Name of the operator's pod.
     #[arg(long, env = "POD_NAME")]
     pod_name: Option<String>,
-    /// UID of its pod.
+    /// UID of the operator's pod.
     #[arg(long, env = "POD_UID")]
     pod_uid: Option<String>,
     #[command(flatten)]
@@ -82,22 +82,22 @@ struct OperatorArgs {
 
 #[derive(Debug, Args)]
 struct AgentArgs {
-    /// Name of the lock within the namespace: `spec.key` of its DistributedLock, or else its name.
+    /// Name of the lock within the namespace: `spec.key` of its DistributedLock, or the name of that.
     #[arg(long, env = "REDLOCK_LOCK")]
     lock: String,
-    /// Who contends: unique among the pods that do.
+    /// Identity of this pod: unique among the contenders.
     #[arg(long, env = "POD_NAME")]
     identity: String,
-    /// How long leadership outlasts a leader that has died, such as 15s; at most the cluster's maxTTL.
+    /// TTL of the lock, such as 15s: how long it outlasts a leader that died. At most the cluster's maxTTL.
     #[arg(long, env = "REDLOCK_TTL", default_value = "15s", value_parser = duration::parse)]
     ttl: Duration,
-    /// How often leadership is renewed, at most half of the TTL [default: a third of it]
+    /// How often the lock is renewed, at most half of the TTL [default: a third of it]
     #[arg(long, env = "REDLOCK_RENEW_EVERY", value_parser = duration::parse)]
     renew_every: Option<Duration>,
-    /// Where the Secret `<cluster>-client` of the namespace is mounted.
+    /// Folder in which the Secret `<cluster>-client` of the namespace is mounted.
     #[arg(long, env = "REDLOCK_SECRET_DIR", default_value = "/etc/redlock")]
     secret_dir: PathBuf,
-    /// Where to answer over HTTP: /, /leader, /livez, /readyz, /metrics.
+    /// Address of the HTTP server: /, /leader, /livez, /readyz, /metrics.
     #[arg(long, env = "REDLOCK_LISTEN", default_value = "0.0.0.0:4040")]
     listen: SocketAddr,
     #[command(flatten)]
@@ -106,20 +106,20 @@ struct AgentArgs {
 
 #[derive(Debug, Args)]
 struct CrdsArgs {
-    /// Write a file for each into this directory instead.
+    /// Write each to a file in this directory instead.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Write them as templates of the chart into this directory instead.
+    /// Write each as a template of the chart to this directory instead.
     #[arg(long, value_name = "DIR", conflicts_with = "out")]
     chart: Option<PathBuf>,
 }
 
-/// Runs the command of this command line, the program's name first, to its end.
+/// Runs the command line `args`, which begins with the name of the program.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     match Cli::try_parse_from(args) {
         Ok(Cli { command }) => command.run(),
         Err(error) => {
-            // To a closed pipe, if it fails: there is nobody to tell.
+            // It fails on a closed pipe: then nobody reads it.
             let _ = error.print();
             if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS }
         }
@@ -147,7 +147,7 @@ impl Command {
     }
 }
 
-/// Runs a task to its end on a runtime of its own.
+/// Runs a task to its end, on a new runtime.
 fn block_on<E: From<std::io::Error>>(task: impl Future<Output = Result<(), E>>) -> Result<(), E> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(task);
@@ -155,7 +155,7 @@ fn block_on<E: From<std::io::Error>>(task: impl Future<Output = Result<(), E>>) 
     result
 }
 
-/// The exit code; an error is logged, or printed where no log is kept.
+/// The exit code of `result`. An error is logged, or printed if errors are not logged.
 fn finish<E: fmt::Display>(result: Result<(), E>, code: impl FnOnce(&E) -> u8) -> ExitCode {
     let Err(failure) = result else { return ExitCode::SUCCESS };
     if tracing::enabled!(tracing::Level::ERROR) {

@@ -7,13 +7,15 @@ use kube::runtime::events::{Event, EventType, Recorder};
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
-/// Most that the API server takes of a note.
+use super::api_server::is_namespace_terminating;
+
+/// Longest note that the API server accepts.
 const MAX_NOTE_BYTES: usize = 1024;
-/// Most that it takes of a reason and of an action.
+/// Longest reason, and longest action, that it accepts.
 const MAX_WORD_BYTES: usize = 128;
-/// How long an Event may hold up its caller.
+/// Timeout of publishing an Event.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// What ends a shortened text.
+/// The end of a shortened text.
 const ELLIPSIS: &str = "…";
 
 /// Publishes Events. Cheap to clone; clones share the aggregation of repeated ones.
@@ -29,8 +31,8 @@ impl Events {
         Self { recorder }
     }
 
-    /// Tells of a transition of `object`. A failure is logged and nothing more: an Event must never hold up what it tells
-    /// of (a terminating namespace refuses them). Ends within 5 s. A text that is too long for an Event is shortened.
+    /// Publishes an Event about `object`. Takes at most 5 s. A failure is logged only: an Event must not hold up what it is
+    /// about (a terminating namespace refuses Events). A text that is too long is shortened.
     pub async fn publish(&self, object: &ObjectReference, kind: EventType, reason: &str, action: &str, note: String) {
         let event = Event {
             type_: kind,
@@ -50,13 +52,11 @@ impl Events {
     }
 }
 
-/// Whether the API server refuses an Event for a reason that is in the nature of things: the namespace is going or gone,
-/// or the Event that a repetition is counted on has expired.
+/// Whether a refusal of an Event is expected: its namespace is terminating or gone, or the Event whose repetition is
+/// counted has expired.
 fn is_expected(error: &kube::Error) -> bool {
     let kube::Error::Api(status) = error else { return false };
-    let terminating = status.details.iter().flat_map(|d| &d.causes).any(|c| c.reason == "NamespaceTerminating")
-        || status.message.contains("because it is being terminated");
-    status.is_not_found() || (status.is_forbidden() && terminating)
+    status.is_not_found() || is_namespace_terminating(status)
 }
 
 /// At most `max` bytes of `text`, cut between two characters.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long the supervisor may be silent. It beats each second, so that a silence means a runtime that does not run its
-/// tasks.
+/// Longest time between two heartbeats of the supervisor. It beats once a second: a longer pause means that the runtime
+/// does not run its tasks.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The controller of `RedisLockCluster`, as a part of the process.
@@ -19,7 +19,7 @@ pub const CLUSTER_WATCH: &str = "cluster watch";
 /// The watch of `DistributedLock`, as a part of the process.
 pub const LOCK_WATCH: &str = "lock watch";
 
-/// What the probes ask. Cheap to clone; clones share the state.
+/// What the probes report. Cheap to clone; clones share the state.
 #[derive(Clone, Debug)]
 pub struct Health {
     state: Arc<Mutex<State>>,
@@ -28,14 +28,14 @@ pub struct Health {
 #[derive(Debug)]
 struct State {
     last_beat: Instant,
-    /// The part of the process that has ended though it must not.
+    /// A part of the process that has ended, which must not happen.
     ended: Option<String>,
-    /// What it waits for until it is ready, by the part that waits.
+    /// What each part still waits for until it is ready.
     awaited: BTreeMap<&'static str, String>,
 }
 
 impl Health {
-    /// Alive, and ready.
+    /// Alive and ready.
     #[must_use]
     pub fn new() -> Self {
         let state = State { last_beat: Instant::now(), ended: None, awaited: BTreeMap::new() };
@@ -43,31 +43,31 @@ impl Health {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
-        // A panic while the lock was held leaves a state that is as good as before: each act is one assignment.
+        // A panic while the lock was held leaves a consistent state: each act is one assignment.
         act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The supervisor runs.
+    /// A heartbeat of the supervisor.
     pub fn beat(&self) {
         self.with(|state| state.last_beat = Instant::now());
     }
 
-    /// A part of the process has ended though it must not: not alive any more.
+    /// A part of the process has ended, which must not happen: the process is not alive any more.
     pub fn ended(&self, part: &str) {
         self.with(|state| state.ended = Some(part.to_owned()));
     }
 
-    /// Not ready, because `part` waits for `what`.
+    /// The process is not ready: `part` waits for `what`.
     pub fn awaits(&self, part: &'static str, what: impl Into<String>) {
         self.with(|state| drop(state.awaited.insert(part, what.into())));
     }
 
-    /// `part` waits no more.
+    /// `part` is ready.
     pub fn arrived(&self, part: &'static str) {
         self.with(|state| drop(state.awaited.remove(part)));
     }
 
-    /// Tells that `part` waits no more when `lists` have come. Then never ends: it is the companion of a part that must not.
+    /// Reports `part` as ready when `lists` ends. Never ends itself, so that it can run beside a part that must not end.
     pub async fn arrive_with<E>(&self, part: &'static str, lists: impl Future<Output = Result<(), E>>) {
         if lists.await.is_ok() {
             self.arrived(part);
@@ -75,7 +75,7 @@ impl Health {
         std::future::pending::<()>().await;
     }
 
-    /// Whether the process is alive; if not, why.
+    /// Whether the process is alive; if not, why not.
     pub fn liveness(&self) -> Result<(), String> {
         self.with(|state| {
             if let Some(part) = &state.ended {
@@ -86,7 +86,7 @@ impl Health {
         })
     }
 
-    /// Whether the process is ready; if not, why.
+    /// Whether the process is ready; if not, why not.
     pub fn readiness(&self) -> Result<(), String> {
         self.with(|state| {
             let awaited: Vec<_> = state.awaited.iter().map(|(part, what)| format!("{part} awaits {what}")).collect();

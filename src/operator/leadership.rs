@@ -1,4 +1,4 @@
-//! Whether this process decides: it leads, by its own clock, right now.
+//! Whether this process leads right now, by its own clock. Only a leader decides.
 
 use futures::{Stream, StreamExt, stream};
 use tokio::sync::watch;
@@ -6,8 +6,8 @@ use tokio::time::{Duration, Instant};
 
 /// Until when this process leads; `None` while it does not.
 ///
-/// An instant and not a flag, because the task that would take the flag back may sleep (a stopped process, a starved
-/// runtime) while another process takes over. The instant lies before the earliest moment at which another can.
+/// An instant and not a flag: the task that would clear the flag may sleep (a stopped process, a starved runtime) while
+/// another process takes over. The instant lies before the earliest moment at which another process can lead.
 pub type Term = Option<Instant>;
 
 /// Whether this process leads. Cheap to clone.
@@ -23,21 +23,21 @@ impl Leadership {
         Self { term }
     }
 
-    /// A leadership that never ends: for tests of what a leader does.
+    /// A leadership that never ends, for tests.
     #[must_use]
     pub fn always() -> Self {
         const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
         Self::new(watch::channel(Some(Instant::now() + FAR)).1)
     }
 
-    /// Whether this process leads right now, by its own monotonic clock: no network, and no waiting.
+    /// Whether this process leads right now, by its own monotonic clock. Needs no network and does not wait.
     #[must_use]
     pub fn is_leader(&self) -> bool {
         leads(*self.term.borrow())
     }
 
-    /// Whether it leads, each time that this changes from what it was at the call. A renewed term is no change. The end
-    /// of a term that nobody renews shows in [`Self::is_leader`] alone; the process ends by it.
+    /// Whether this process leads, at each change after the call. A renewed term is no change. The end of a term that is
+    /// not renewed shows only in [`Self::is_leader`]; it ends the process.
     pub fn changes(&self) -> impl Stream<Item = bool> + Send + 'static {
         let mut term = self.term.clone();
         let known = leads(*term.borrow_and_update());
@@ -53,7 +53,7 @@ impl Leadership {
         .fuse()
     }
 
-    /// Ends when this process leads; never, if the lease task has ended without.
+    /// Ends when this process leads. Never ends if the lease task has ended before.
     pub async fn wait_until_leader(&self) {
         let mut term = self.term.clone();
         if term.wait_for(|&term| leads(term)).await.is_err() {

@@ -1,7 +1,7 @@
-//! The `Lease` by which one of several operators decides: got or created, replaced by compare-and-swap, given back.
+//! The `Lease` that elects one of several operators: read or created, replaced by compare-and-swap, released.
 //!
-//! Another's record has expired when it was not *seen to change* for its duration, counted on the own monotonic clock
-//! (as client-go does): no time that another machine wrote is ever compared with a clock of this one.
+//! Another process's record has expired when it was not *seen to change* for its duration, counted on our own monotonic
+//! clock (as client-go does). A time that another process wrote is never compared with a clock of this one.
 
 use std::time::Duration;
 
@@ -17,42 +17,42 @@ use tracing::{info, warn};
 
 use super::leadership::{Leadership, Term};
 
-/// How long others leave a record alone after they last saw it change.
+/// How long the others wait after they last saw the record change.
 pub const DURATION: Duration = Duration::from_secs(15);
-/// How long after it sent its last successful write a leader leads.
+/// How long a leader leads after it sent its last successful write.
 pub const RENEW_DEADLINE: Duration = Duration::from_secs(9);
-/// From the start of one attempt to the start of the next; up to [`JITTER`] longer.
+/// Time from the start of one attempt to the start of the next; up to [`JITTER`] longer.
 const RETRY: Duration = Duration::from_secs(2);
 /// Spreads the attempts of several candidates.
 const JITTER: Duration = Duration::from_millis(400);
-/// Limit on an attempt.
+/// Timeout of an attempt.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 
-// A leader stops before others may begin, even when its last attempt and a pause come on top of the deadline.
+// A leader stops before another may begin, even if its last attempt and a pause are added to the deadline.
 const _: () = assert!(
     RENEW_DEADLINE.as_millis() + REQUEST_TIMEOUT.as_millis() + RETRY.as_millis() + JITTER.as_millis()
         < DURATION.as_millis()
 );
 
-/// Why this process must not go on.
+/// Why this process does not lead any more.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
     /// The record could not be renewed in time.
     #[error("the Lease could not be renewed for {RENEW_DEADLINE:?}")]
     Expired,
-    /// Another holds the record.
+    /// Another process holds the record.
     #[error("the Lease was taken by {0:?}")]
     Taken(String),
 }
 
 /// What to do about a record.
 #[derive(Debug, PartialEq, Eq)]
-enum Action {
-    /// It is ours: write it anew.
+enum LeaseAction {
+    /// It is ours: renew it.
     Renew,
-    /// It is nobody's, or its holder has let it expire: write ourselves into it.
+    /// It has no holder, or has expired: take it.
     Take,
-    /// Another's: leave it alone.
+    /// Another process holds it: wait.
     Wait,
 }
 
@@ -63,18 +63,18 @@ struct Seen {
     changed_at: Instant,
 }
 
-/// What an attempt came to.
+/// The result of an attempt.
 #[derive(Debug, PartialEq, Eq)]
 enum Standing {
-    /// We lead until then.
+    /// This process leads until then.
     Leads(Instant),
-    /// This one does.
+    /// Another process leads.
     Follows(String),
 }
 
-/// A process that wants to decide.
+/// This process, as a candidate for leadership.
 #[derive(Debug)]
-pub struct Candidate {
+pub(crate) struct LeaseCandidate {
     api: Api<Lease>,
     name: String,
     identity: String,
@@ -82,16 +82,16 @@ pub struct Candidate {
     seen: Option<Seen>,
 }
 
-/// The decision, by the record and the own clock alone. The duration is the record's, because it is its holder's.
-fn decide(seen: &Seen, now: Instant, identity: &str) -> Action {
+/// The decision, by the record and our own clock alone. The duration is the record's: its holder chose it.
+fn decide(seen: &Seen, now: Instant, identity: &str) -> LeaseAction {
     let spec = seen.lease.spec.as_ref();
     let duration = spec.and_then(|s| s.lease_duration_seconds).and_then(|s| u64::try_from(s).ok());
     let expires_at = seen.changed_at + duration.filter(|&s| s > 0).map_or(DURATION, Duration::from_secs);
     match holder(&seen.lease) {
-        "" => Action::Take,
-        other if other == identity => Action::Renew,
-        _ if now >= expires_at => Action::Take,
-        _ => Action::Wait,
+        "" => LeaseAction::Take,
+        other if other == identity => LeaseAction::Renew,
+        _ if now >= expires_at => LeaseAction::Take,
+        _ => LeaseAction::Wait,
     }
 }
 
@@ -99,7 +99,8 @@ fn holder(lease: &Lease) -> &str {
     lease.spec.as_ref().and_then(|s| s.holder_identity.as_deref()).unwrap_or_default()
 }
 
-/// The record with `identity` as its holder, from the last one. Keeps `resourceVersion`: the write is a compare-and-swap.
+/// The record with `identity` as its holder, made from the last one. Keeps `resourceVersion`: the write is a
+/// compare-and-swap.
 fn held_by(last: Option<&Lease>, name: &str, identity: &str, now: Timestamp) -> Lease {
     let mut lease = last.cloned().unwrap_or_else(|| Lease {
         metadata: ObjectMeta { name: Some(name.to_owned()), ..Default::default() },
@@ -118,12 +119,12 @@ fn held_by(last: Option<&Lease>, name: &str, identity: &str, now: Timestamp) -> 
     lease
 }
 
-/// Whether a write failed because the record is not what it was thought to be.
+/// Whether a write failed because the record has changed since it was read.
 fn is_outdated(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(s) if s.is_conflict() || s.is_already_exists() || s.is_not_found())
 }
 
-/// Ends at the end of `term`; never, without one.
+/// Ends at the end of `term`; never without a term.
 async fn end_of(term: Term) {
     match term {
         Some(until) => sleep_until(until).await,
@@ -131,9 +132,9 @@ async fn end_of(term: Term) {
     }
 }
 
-impl Candidate {
-    /// A candidate for the Lease `name` of `namespace`, and what the rest of the process asks. `client` should be its own:
-    /// renewals must not queue behind other requests. `identity` must be another for each pod.
+impl LeaseCandidate {
+    /// A candidate for the Lease `name` of `namespace`, and its leadership as the rest of the process sees it. `client`
+    /// should be used by nobody else: renewals must not queue behind other requests. `identity` must be unique to the pod.
     #[must_use]
     pub fn new(client: Client, namespace: &str, name: &str, identity: String) -> (Self, Leadership) {
         let (term, leadership) = watch::channel(None);
@@ -141,16 +142,16 @@ impl Candidate {
         (Self { api, name: name.to_owned(), identity, term, seen: None }, Leadership::new(leadership))
     }
 
-    /// Contends, and keeps what it has, until `release`; then gives it back, so that another takes over at once. From
-    /// `drain` on it takes nothing that it does not have. An error means that this process led and does not any more: it
-    /// must end, because whatever it had decided may be decided otherwise by another.
+    /// Contends for the Lease and renews it, until `release`; then releases it, so that another process takes over at once.
+    /// From `drain` on it does not take the Lease. An error means that this process led and does not any more: it must end,
+    /// because another process may now decide differently.
     pub async fn run(mut self, drain: CancellationToken, release: CancellationToken) -> Result<(), Error> {
         let mut leader = String::new();
         loop {
             let next = Instant::now() + RETRY + JITTER.mul_f64(rand::random());
             let term = *self.term.borrow();
             let attempt = tokio::select! {
-                // First, so that a process that slept past its term does not write before it ends.
+                // First: a process that slept past its term must not write before it ends.
                 biased;
                 () = end_of(term) => return Err(self.ended(Error::Expired)),
                 () = release.cancelled() => break,
@@ -192,7 +193,7 @@ impl Candidate {
         error
     }
 
-    /// Renews or takes the record, or looks who has it. A record that turns out to be outdated is read, and judged, once more.
+    /// Renews or takes the record, or reads who holds it. If the record has changed meanwhile, this is repeated once.
     async fn attempt(&mut self) -> Result<Standing, kube::Error> {
         if self.seen.is_none() || self.term.borrow().is_none() {
             self.observe().await?;
@@ -218,13 +219,13 @@ impl Candidate {
 
     async fn claim(&mut self) -> Result<Standing, kube::Error> {
         let last = match &self.seen {
-            Some(seen) if decide(seen, Instant::now(), &self.identity) == Action::Wait => {
+            Some(seen) if decide(seen, Instant::now(), &self.identity) == LeaseAction::Wait => {
                 return Ok(Standing::Follows(holder(&seen.lease).to_owned()));
             }
             seen => seen.as_ref().map(|seen| &seen.lease),
         };
         let record = held_by(last, &self.name, &self.identity, Timestamp::now());
-        // Before the request leaves: others see the change later than this, and so wait longer than we lead.
+        // Before the request is sent: others see the change later than this, and so wait longer than we lead.
         let sent_at = Instant::now();
         let lease = match last {
             Some(_) => self.api.replace(&self.name, &PostParams::default(), &record).await?,
@@ -234,10 +235,10 @@ impl Candidate {
         Ok(Standing::Leads(sent_at + RENEW_DEADLINE))
     }
 
-    /// Empties the record if it is ours: also where an attempt that was broken off made it so.
+    /// Empties the record if it is ours, also if it became ours by an attempt that was aborted.
     async fn release(&mut self) {
         self.term.send_replace(None);
-        let give_back = async {
+        let empty = async {
             self.observe().await?;
             let Some(seen) = self.seen.as_ref().filter(|s| holder(&s.lease) == self.identity) else { return Ok(()) };
             let mut record = seen.lease.clone();
@@ -246,14 +247,15 @@ impl Candidate {
             spec.renew_time = Some(MicroTime(Timestamp::now()));
             self.api.replace(&self.name, &PostParams::default(), &record).await.map(drop)
         };
-        match timeout(REQUEST_TIMEOUT, give_back).await {
-            Ok(Ok(())) => info!("gave the Lease back"),
-            Ok(Err(error)) => warn!(%error, "failed to give the Lease back: the next leader waits for its end"),
-            Err(_) => warn!("failed to give the Lease back in {REQUEST_TIMEOUT:?}: the next leader waits for its end"),
+        match timeout(REQUEST_TIMEOUT, empty).await {
+            Ok(Ok(())) => info!("released the Lease"),
+            Ok(Err(error)) => warn!(%error, "failed to release the Lease: the next leader waits until it expires"),
+            Err(_) => {
+                warn!("failed to release the Lease in {REQUEST_TIMEOUT:?}: the next leader waits until it expires")
+            }
         }
     }
 }
 
 #[cfg(test)]
-#[path = "lease_tests.rs"]
 mod tests;

@@ -1,4 +1,4 @@
-//! What the operator counts, for Prometheus.
+//! The metrics of the operator, for Prometheus.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,15 +15,15 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::openmetrics;
 
-/// What the `result` of a reconcile that ended well is called.
+/// The `result` of a reconcile without an error.
 const OK: &str = "ok";
-/// Upper bounds of the buckets of reconcile times, in seconds.
+/// Upper bounds of the buckets of reconcile durations, in seconds.
 const RECONCILE_BUCKETS: [f64; 9] = [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0];
 
 /// The operator's metrics. Cheap to clone.
 ///
-/// Labels are bounded: a controller, a word for a result; `namespace` and `name` only for objects that exist, removed
-/// by [`Self::forget_cluster`] and [`Self::forget_lock`].
+/// Labels have few values: a controller, a kind, a word for a result. `namespace` and `name` stand for objects that exist;
+/// [`Self::forget_cluster`] and [`Self::forget_lock`] remove them.
 #[derive(Clone)]
 pub struct Metrics {
     families: Arc<Families>,
@@ -108,7 +108,7 @@ impl Default for Families {
 }
 
 impl Families {
-    /// A registry that shows these families. Destructured, so that a family that is not registered fails to compile.
+    /// A registry of these families. Destructured: a family that is not registered fails to compile.
     fn register(&self) -> Registry {
         let Self {
             reconciles,
@@ -125,8 +125,8 @@ impl Families {
         } = self;
         let mut all = Registry::with_prefix("redlock");
         all.register("build", "Version of the operator", Info::new(Build { version: env!("CARGO_PKG_VERSION") }));
-        all.register("leader", "Whether this replica of the operator decides", leader.clone());
-        all.register("reconciles", "Reconciles that ended, with ok or the category of the error", reconciles.clone());
+        all.register("leader", "Whether this replica of the operator leads", leader.clone());
+        all.register("reconciles", "Reconciles, with ok or the category of the error", reconciles.clone());
         all.register_with_unit(
             "reconcile_duration",
             "How long a reconcile took",
@@ -142,9 +142,9 @@ impl Families {
         );
         all.register("master_crashes", "Masters that went away or lost their data", master_crashes.clone());
         all.register("lock_held", "Whether the operator holds the lock for this DistributedLock", lock_held.clone());
-        all.register("acquisitions", "Attempts to acquire a lock, by what came of them", acquisitions.clone());
+        all.register("acquisitions", "Attempts to acquire a lock, by result", acquisitions.clone());
         all.register("renewals", "Successful renewals of held locks", renewals.clone());
-        all.register("losses", "Locks that ended against their holder's will", losses.clone());
+        all.register("losses", "Locks that were lost", losses.clone());
         all
     }
 }
@@ -163,36 +163,36 @@ impl fmt::Debug for Metrics {
     }
 }
 
-/// A count as Prometheus has it.
+/// A count as a gauge shows it.
 fn gauge_value(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 impl Metrics {
-    /// All of it, in the `OpenMetrics` text format.
+    /// All metrics, in the `OpenMetrics` text format.
     #[must_use]
     pub fn render(&self) -> String {
         openmetrics::render(&self.registry)
     }
 
-    /// A reconcile of `controller` (`cluster` or `lock`) ended after `took`: `None` well, else with an error of that bounded category.
+    /// Counts a reconcile of `controller` (`cluster` or `lock`) that took `took`. `error`: the category of its error.
     pub fn reconciled(&self, controller: &'static str, error: Option<&'static str>, took: Duration) {
         let result = error.unwrap_or(OK);
         self.families.reconciles.get_or_create(&ByReconcile { controller, result }).inc();
         self.families.reconcile_time.get_or_create(&ByController { controller }).observe(took.as_secs_f64());
     }
 
-    /// A watch of `kind` failed: the API server answered with an error, or not at all.
+    /// Counts a failure of the watch of `kind`: the API server answered with an error, or not at all.
     pub fn watch_failed(&self, kind: &str) {
         self.families.watch_errors.get_or_create(&ByKind { kind: kind.to_owned() }).inc();
     }
 
-    /// Whether this process leads, as of now.
+    /// Whether this process leads.
     pub fn set_leader(&self, leads: bool) {
         self.families.leader.set(i64::from(leads));
     }
 
-    /// So many masters of a cluster are armed, of so many.
+    /// How many of the masters of a cluster are armed.
     pub fn set_masters(&self, namespace: &str, cluster: &str, armed: usize, masters: usize) {
         let object = ByObject::new(namespace, cluster);
         self.families.cluster_masters_armed.get_or_create(&object).set(gauge_value(armed));
@@ -207,12 +207,12 @@ impl Metrics {
         self.families.master_crashes.remove(&object);
     }
 
-    /// A master of a cluster went away or lost its data.
+    /// Counts a master of a cluster that went away or lost its data.
     pub fn master_crashed(&self, namespace: &str, cluster: &str) {
         self.families.master_crashes.get_or_create(&ByObject::new(namespace, cluster)).inc();
     }
 
-    /// Whether the lock is held by this operator for the resource (0 or 1).
+    /// Whether the operator holds the lock for its `DistributedLock`.
     pub fn set_held(&self, namespace: &str, lock: &str, held: bool) {
         self.families.lock_held.get_or_create(&ByObject::new(namespace, lock)).set(i64::from(held));
     }
@@ -222,17 +222,17 @@ impl Metrics {
         self.families.lock_held.remove(&ByObject::new(namespace, lock));
     }
 
-    /// An attempt to acquire ended: `Acquired` or a [`redlock_engine::Reason`] as a word.
+    /// Counts an attempt to acquire a lock. `result`: `Acquired`, or the word of a [`redlock_engine::Reason`].
     pub fn acquisition(&self, result: &'static str) {
         self.families.acquisitions.get_or_create(&ByResult { result }).inc();
     }
 
-    /// Held leases were renewed so often.
+    /// Counts renewals of held leases.
     pub fn renewals(&self, count: u64) {
         self.families.renewals.inc_by(count);
     }
 
-    /// A held lock was lost, for that reason (`Expired` or `Taken`).
+    /// Counts a lock that was lost, by reason (`Expired` or `Taken`).
     pub fn lost(&self, reason: &'static str) {
         self.families.losses.get_or_create(&ByReason { reason }).inc();
     }
@@ -256,7 +256,7 @@ mod tests {
     fn what_is_told_is_shown_with_units_in_the_names() {
         let metrics = Metrics::default();
         metrics.reconciled("lock", None, Duration::from_millis(20));
-        metrics.reconciled("lock", Some("Api"), Duration::from_secs(2));
+        metrics.reconciled("lock", Some("api"), Duration::from_secs(2));
         metrics.watch_failed("DistributedLock");
         metrics.set_leader(true);
         metrics.set_masters("locks", "main", 4, 5);
@@ -270,7 +270,7 @@ mod tests {
             concat!("redlock_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
             "redlock_leader 1",
             "redlock_reconciles_total{controller=\"lock\",result=\"ok\"} 1",
-            "redlock_reconciles_total{controller=\"lock\",result=\"Api\"} 1",
+            "redlock_reconciles_total{controller=\"lock\",result=\"api\"} 1",
             "redlock_reconcile_duration_seconds_count{controller=\"lock\"} 2",
             "redlock_reconcile_duration_seconds_bucket{le=\"0.03\",controller=\"lock\"} 1",
             "redlock_watch_errors_total{kind=\"DistributedLock\"} 1",

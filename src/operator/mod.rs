@@ -34,11 +34,11 @@ pub struct Context {
     pub(crate) watches: Watches,
     /// Publishes Events.
     pub events: Events,
-    /// Counts what happens.
+    /// The metrics.
     pub metrics: Metrics,
-    /// Whether this process may decide (acquire, release, create, arm, write status).
+    /// Whether this process leads: only a leader acquires, releases, creates, arms and writes status.
     pub leadership: Leadership,
-    /// Told when a controller has listed what it watches.
+    /// What the probes report.
     pub health: Health,
 }
 
@@ -54,18 +54,17 @@ impl Context {
     }
 }
 
-/// How both controllers watch: each watch ends before load balancers silently drop a connection that was idle for four
-/// minutes.
+/// The settings of each watch. It is restarted before load balancers silently drop an idle connection, after four minutes.
 pub(crate) fn watch_config() -> watcher::Config {
     watcher::Config::default().timeout(200)
 }
 
-/// How both controllers run: so many reconciles at a time, where the default is without a bound.
+/// The settings of both controllers: a bound on reconciles at a time. (The default has none.)
 pub(crate) fn controller_config() -> controller::Config {
     controller::Config::default().concurrency(16)
 }
 
-/// An error with all that it was caused by, in one line, for the log.
+/// An error and its causes, in one line, for the log.
 pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))

@@ -1,4 +1,4 @@
-//! What the operator answers over HTTP: `/livez`, `/readyz` and `/metrics`.
+//! The HTTP server of the operator: `/livez`, `/readyz` and `/metrics`.
 
 use axum::Router;
 use axum::extract::State;
@@ -11,12 +11,12 @@ use crate::operator::health::Health;
 use crate::operator::leadership::Leadership;
 use crate::operator::metrics::Metrics;
 
-/// What the answers are made of.
+/// The sources of the answers.
 #[derive(Clone)]
 pub struct Sources {
-    /// Answers `/livez` and `/readyz`. Neither depends on leadership: a follower is as healthy as a leader.
+    /// For `/livez` and `/readyz`. Neither depends on leadership: a follower is as healthy as a leader.
     pub health: Health,
-    /// Answers `/metrics`.
+    /// For `/metrics`.
     pub metrics: Metrics,
     /// Shown in `/metrics`, as of the moment of the answer.
     pub leadership: Leadership,

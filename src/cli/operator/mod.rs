@@ -1,4 +1,9 @@
-//! `redlock operator`: starts everything, ends everything.
+//! `redlock operator`: starts all parts, supervises them, and ends them.
+//!
+//! # Layout
+//! - [`preflight`]: whether the API server permits what the operator needs
+//! - [`supervisor`]: no part ends unnoticed
+//! - [`http`]: the probes and metrics
 
 mod http;
 mod preflight;
@@ -19,7 +24,7 @@ use crate::operator::Context;
 use crate::operator::api_server::ApiServer;
 use crate::operator::events::Events;
 use crate::operator::health::{CLUSTER_CONTROLLER, CLUSTER_WATCH, Health, LOCK_CONTROLLER, LOCK_WATCH};
-use crate::operator::lease::{Candidate, REQUEST_TIMEOUT};
+use crate::operator::lease::{LeaseCandidate, REQUEST_TIMEOUT};
 use crate::operator::metrics::Metrics;
 use crate::operator::watch::{Feeds, Watches};
 use crate::{cluster, lock};
@@ -28,15 +33,15 @@ use supervisor::{Ended, Supervisor};
 
 /// Name of the Lease.
 const LEASE: &str = "redlock-operator";
-/// What Events call this program.
+/// Name of this program in Events.
 const REPORTER: &str = "redlock-operator";
-/// Limit on making a connection to the API server.
+/// Timeout of connecting to the API server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often the supervisor shows that it lives.
+/// Time between two heartbeats of the supervisor.
 const BEAT: Duration = Duration::from_secs(1);
-/// How long after a failed preflight the next one is.
+/// Pause after a failed preflight check.
 const PREFLIGHT_PAUSE: Duration = Duration::from_secs(5);
-/// How long the controllers may take to end. With the return of the Lease it stays below the pod's
+/// How long the controllers may take to end. Together with the release of the Lease it stays below the pod's
 /// `terminationGracePeriodSeconds`.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -44,14 +49,14 @@ const LEASE_TASK: &str = "lease";
 const HTTP: &str = "http server";
 const API_SERVER: &str = "operator";
 
-/// What the operator is told.
+/// The settings of the operator.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Image of the masters of a cluster that names none.
+    /// Image of masters whose cluster does not name one.
     pub redis_image: String,
-    /// Where to answer over HTTP.
+    /// Address of the HTTP server.
     pub listen: SocketAddr,
-    /// The namespace that it runs in: there the Lease is. Without, the kubeconfig's.
+    /// The namespace of the operator and its Lease; the kubeconfig's by default.
     pub namespace: Option<String>,
     /// Name of its pod.
     pub pod_name: Option<String>,
@@ -62,24 +67,24 @@ pub struct Options {
 /// Why the operator ended, or did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It does not know how to reach an API server.
+    /// No configuration for an API server was found.
     #[error("no way to an API server: {0}")]
     Config(#[source] kube::config::InferConfigError),
-    /// The client cannot be made of what it knows.
+    /// The configuration does not make a client.
     #[error("no client of the API server: {0}")]
     Client(#[source] kube::Error),
-    /// The address is taken, or not this machine's.
+    /// The address is taken, or is not one of this pod.
     #[error("failed to listen on {address}: {error}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why.
+        /// Why it cannot be listened on.
         error: std::io::Error,
     },
     /// The process cannot be set up.
     #[error("failed to set up the process: {0}")]
     Process(#[from] std::io::Error),
-    /// A part ended though it must not.
+    /// A part ended, which must not happen.
     #[error(transparent)]
     Ended(#[from] Ended),
 }
@@ -103,25 +108,25 @@ impl Signals {
     }
 }
 
-/// Who contends for the Lease: another for each pod, also where a later pod has the name of an earlier one.
+/// The identity that contends for the Lease. Unique to the pod, also if a later pod has the same name.
 fn identity(pod_name: Option<&str>, pod_uid: Option<&str>) -> String {
     let unique = pod_uid.map_or_else(|| format!("{:016x}", rand::random::<u64>()), str::to_owned);
     format!("{}_{unique}", pod_name.unwrap_or(REPORTER))
 }
 
-/// Runs until SIGTERM or SIGINT, or until a part of it ends. The process must end with it.
+/// Runs the operator until SIGTERM or SIGINT, or until a part of it ends. The process must end afterwards.
 pub async fn run(options: Options) -> Result<(), Error> {
     let mut signals = Signals::new()?;
     let mut config = Config::infer().await.map_err(Error::Config)?;
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     let client = Client::try_from(config.clone()).map_err(Error::Client)?;
-    // A client of its own, without retries below the ones that the candidate times: renewals wait for nobody.
+    // The Lease has a client of its own, without hidden retries: its renewals must not wait for anything else.
     config.default_retry = false;
     let lease_client = Client::try_from(config).map_err(Error::Client)?;
 
     let namespace = options.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
     let identity = identity(options.pod_name.as_deref(), options.pod_uid.as_deref());
-    let (candidate, leadership) = Candidate::new(lease_client, &namespace, LEASE, identity);
+    let (candidate, leadership) = LeaseCandidate::new(lease_client, &namespace, LEASE, identity);
     let reporter = Reporter { controller: REPORTER.to_owned(), instance: options.pod_name.clone() };
     let (watches, feeds) = Watches::new();
     let ctx = Context {
@@ -157,18 +162,18 @@ pub async fn run(options: Options) -> Result<(), Error> {
     shutdown.cancel();
     tokio::select! {
         () = end(&mut tasks, &release) => {}
-        signal = signals.next() => warn!(signal, "ending at once, with the Lease not given back"),
+        signal = signals.next() => warn!(signal, "ending at once, without releasing the Lease"),
     }
     result
 }
 
-/// Starts the controllers and the candidate.
+/// Starts the watches, the controllers and the candidate.
 fn start(
     tasks: &mut Supervisor,
     ctx: &Context,
     options: &Options,
     feeds: Feeds,
-    candidate: Candidate,
+    candidate: LeaseCandidate,
     shutdown: &CancellationToken,
     release: &CancellationToken,
 ) {
@@ -190,23 +195,23 @@ async fn returns(task: impl Future<Output = ()>) -> Result<(), String> {
     Ok(())
 }
 
-/// Waits until the API server lets the operator work. What stands in the way is said in the log and to the readiness probe: to
-/// end would only be to start again and find the same.
+/// Waits until the preflight check succeeds. The obstacle is logged and shown by the readiness probe. Ending the process
+/// would not help: the next start would find the same.
 async fn preflight(ctx: &Context, namespace: &str) {
-    let mut said = String::new();
+    let mut logged = String::new();
     while let Err(obstacle) = preflight::check(&ctx.client, namespace, LEASE).await {
         let obstacle = obstacle.to_string();
-        if obstacle != said {
-            error!("not working yet: {obstacle}");
+        if obstacle != logged {
+            error!("not started yet: {obstacle}");
         }
         ctx.health.awaits(API_SERVER, obstacle.as_str());
-        said = obstacle;
+        logged = obstacle;
         sleep(PREFLIGHT_PAUSE).await;
     }
     ctx.health.arrived(API_SERVER);
 }
 
-/// Waits for a signal, or for the end of a part: that one is an error.
+/// Waits for a signal, or for the end of a part, which is an error.
 async fn supervise(tasks: &mut Supervisor, signals: &mut Signals, health: &Health) -> Result<(), Error> {
     let mut beat = interval(BEAT);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -227,7 +232,7 @@ async fn supervise(tasks: &mut Supervisor, signals: &mut Signals, health: &Healt
     }
 }
 
-/// Ends the controllers, then gives the Lease back: the next leader must not begin before this one has ended.
+/// Ends the controllers, then releases the Lease: the next leader must not begin before this one has ended.
 async fn end(tasks: &mut Supervisor, release: &CancellationToken) {
     for part in tasks.wait_for(&[CLUSTER_CONTROLLER, LOCK_CONTROLLER], GRACE).await {
         warn!(part, "did not end within {GRACE:?}");

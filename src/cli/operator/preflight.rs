@@ -1,5 +1,5 @@
-//! Whether the API server lets the operator work: asked before anything is started, because a controller that may not
-//! watch only tries again for ever, and looks healthy.
+//! Checks before anything is started that the API server permits what the operator needs. A controller that may not watch
+//! would retry for ever and look healthy.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -13,39 +13,39 @@ use tokio::time::timeout;
 
 use crate::api::{DistributedLock, GROUP, RedisLockCluster};
 
-/// Limit on a request.
+/// Timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why the operator cannot work yet, and what to do about it.
+/// Why the operator cannot start yet, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A kind is unknown.
+    /// The API server does not know a kind.
     #[error(
         "the API server does not know {0}: install the CustomResourceDefinitions (Helm: crds.enabled=true; otherwise \
          kubectl apply -f crds/)"
     )]
     UnknownKind(String),
-    /// A right is missing.
+    /// A permission is missing.
     #[error("not permitted to {verb} {what}: install the operator's roles (Helm: rbac.create=true); {message}")]
     Forbidden {
-        /// What the operator tried.
+        /// The verb that was refused.
         verb: &'static str,
-        /// On what.
+        /// The resource.
         what: String,
-        /// What the API server said.
+        /// The message of the API server.
         message: String,
     },
-    /// The API server does not answer, or not as one.
+    /// The API server does not answer, or its answer cannot be read.
     #[error("the API server cannot be asked about {what}: {source}")]
     Unreachable {
-        /// What was asked for.
+        /// The resource that was asked for.
         what: String,
         /// Why it failed.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
-/// Asks for one object of each kind, and for the Lease.
+/// Reads one object of each kind, and the Lease.
 pub async fn check(client: &Client, namespace: &str, lease: &str) -> Result<(), Error> {
     check_kind::<RedisLockCluster>(client).await?;
     check_kind::<DistributedLock>(client).await?;
@@ -60,7 +60,7 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
     let what = format!("{}.{GROUP}", K::plural(&()));
-    // Only the metadata: an object that this version cannot read is no reason not to start.
+    // Only the metadata: an object that this version cannot read must not prevent the start.
     let api = Api::<K>::all(client.clone());
     let answer = timeout(TIMEOUT, api.list_metadata(&ListParams::default().limit(1))).await;
     judge("list", what, answer.map(|a| a.map(drop)))
@@ -72,7 +72,7 @@ where
 {
     match answer {
         Ok(Ok(())) => Ok(()),
-        // By the code: for a path that it does not know the API server answers in plain text, without a reason.
+        // By the code: for an unknown path the API server answers in plain text, without a reason.
         Ok(Err(kube::Error::Api(status))) if status.code == 404 => Err(Error::UnknownKind(what)),
         Ok(Err(kube::Error::Api(status))) if status.is_forbidden() => {
             let Status { message, .. } = *status;

@@ -1,6 +1,6 @@
-//! Tasks of which none may end: the first that does, by a return or a panic, ends the process.
+//! Tasks that must not end. The first that does, by a return or a panic, ends the process.
 //!
-//! A task that dies unseen leaves a process that looks healthy and does nothing.
+//! If a task could end unnoticed, the process would look healthy and do nothing.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -13,13 +13,13 @@ use tokio::time::timeout;
 #[derive(Debug, thiserror::Error)]
 #[error("{part} ended: {cause}")]
 pub struct Ended {
-    /// What it was.
+    /// Its name.
     pub part: &'static str,
     /// Why it ended.
     pub cause: String,
 }
 
-/// The tasks. Dropped, it aborts them.
+/// The tasks. They are aborted when it is dropped.
 #[derive(Debug, Default)]
 pub struct Supervisor {
     tasks: JoinSet<Result<(), String>>,
@@ -27,7 +27,7 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Starts a task; `part` names it.
+    /// Starts a task named `part`.
     pub fn spawn<E: ToString>(
         &mut self,
         part: &'static str,
@@ -37,7 +37,7 @@ impl Supervisor {
         self.parts.insert(handle.id(), part);
     }
 
-    /// The next task that ends. Ends only then; never, without tasks.
+    /// The next task that ends. Waits for ever if there are no tasks.
     pub async fn next_ended(&mut self) -> Ended {
         let Some(joined) = self.tasks.join_next_with_id().await else { return std::future::pending().await };
         let (id, cause) = match joined {
@@ -48,7 +48,7 @@ impl Supervisor {
         Ended { part: self.parts.remove(&id).unwrap_or("a task"), cause }
     }
 
-    /// Waits until the tasks `parts` have ended, at most so long. Answers which of them have not.
+    /// Waits until the tasks `parts` have ended, at most for `limit`. Returns those that have not.
     pub async fn wait_for(&mut self, parts: &[&'static str], limit: Duration) -> Vec<&'static str> {
         let pending = |running: &HashMap<Id, &'static str>| {
             parts.iter().copied().filter(|part| running.values().any(|p| p == part)).collect::<Vec<_>>()
@@ -58,7 +58,7 @@ impl Supervisor {
                 self.next_ended().await;
             }
         };
-        // The limit is the answer: what has not ended by then is told by what is left.
+        // After the limit, those that have not ended are returned.
         let _ = timeout(limit, all).await;
         pending(&self.parts)
     }

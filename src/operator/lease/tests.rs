@@ -80,7 +80,7 @@ struct Process {
 
 fn start(server: &Server, identity: &str, meet: Option<Arc<Barrier>>) -> Process {
     let (candidate, leadership) =
-        Candidate::new(client(server, meet), "redlock", "redlock-operator", identity.to_owned());
+        LeaseCandidate::new(client(server, meet), "redlock", "redlock-operator", identity.to_owned());
     let stop = CancellationToken::new();
     let task = tokio::spawn(candidate.run(stop.clone(), stop.clone()));
     Process { leadership, task, stop }
@@ -107,14 +107,14 @@ fn a_record_is_judged_by_when_it_was_seen_to_change() {
     // Whatever its holder's clock says: written in 1970, or in a far future.
     for renewed in [0, 32_503_680_000] {
         let seen = |holder, duration| Seen { lease: record(holder, duration, renewed), changed_at };
-        assert_eq!(decide(&seen("other", 15), after(14), "me"), Action::Wait);
-        assert_eq!(decide(&seen("other", 15), after(15), "me"), Action::Take);
+        assert_eq!(decide(&seen("other", 15), after(14), "me"), LeaseAction::Wait);
+        assert_eq!(decide(&seen("other", 15), after(15), "me"), LeaseAction::Take);
         // Its duration is its holder's, not ours.
-        assert_eq!(decide(&seen("other", 60), after(59), "me"), Action::Wait);
-        assert_eq!(decide(&seen("other", 0), after(14), "me"), Action::Wait);
-        assert_eq!(decide(&seen("", 15), after(0), "me"), Action::Take);
-        assert_eq!(decide(&seen("me", 15), after(0), "me"), Action::Renew);
-        assert_eq!(decide(&seen("me", 15), after(60), "me"), Action::Renew);
+        assert_eq!(decide(&seen("other", 60), after(59), "me"), LeaseAction::Wait);
+        assert_eq!(decide(&seen("other", 0), after(14), "me"), LeaseAction::Wait);
+        assert_eq!(decide(&seen("", 15), after(0), "me"), LeaseAction::Take);
+        assert_eq!(decide(&seen("me", 15), after(0), "me"), LeaseAction::Renew);
+        assert_eq!(decide(&seen("me", 15), after(60), "me"), LeaseAction::Renew);
     }
 }
 
@@ -172,7 +172,8 @@ async fn a_slow_api_server_takes_nobodys_lead() {
 #[tokio::test(start_paused = true)]
 async fn a_process_that_is_being_stopped_takes_no_lead() {
     let server = Server::default();
-    let (candidate, leadership) = Candidate::new(client(&server, None), "redlock", "redlock-operator", "a".to_owned());
+    let (candidate, leadership) =
+        LeaseCandidate::new(client(&server, None), "redlock", "redlock-operator", "a".to_owned());
     let (drain, release) = (CancellationToken::new(), CancellationToken::new());
     drain.cancel();
     let task = tokio::spawn(candidate.run(drain, release.clone()));
