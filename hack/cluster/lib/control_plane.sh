@@ -45,7 +45,7 @@ start_control() { # NAME COMMAND...
   start "$1" nsenter "--net=/run/netns/$CONTROL" "${@:2}"
 }
 
-# Nothing here outlives the cluster, so etcd need not wait for the disk; and alone it need not wait for other voters.
+# Its data ends with the cluster, so etcd need not sync to disk; and as the only member it can elect itself quickly.
 start_etcd() {
   start_control etcd etcd --data-dir "$STATE/etcd" --listen-client-urls http://127.0.0.1:2379 \
     --advertise-client-urls http://127.0.0.1:2379 --listen-peer-urls http://127.0.0.1:2380 --unsafe-no-fsync \
