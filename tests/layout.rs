@@ -131,6 +131,22 @@ fn declared_module(line: &str) -> Option<&str> {
 }
 
 #[test]
+fn links_between_documents_lead_to_files() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let documents = ["", "docs", "hack/cluster", "redlock/benches/peers"].map(|folder| root.join(folder));
+    let entries = documents.iter().flat_map(|folder| fs::read_dir(folder).expect("a folder of the checkout"));
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    for path in paths.filter(|path| path.extension().is_some_and(|extension| extension == "md")) {
+        let text = fs::read_to_string(&path).expect("a document");
+        let targets = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
+        for target in targets.filter(|target| !target.is_empty() && !target.contains("://")) {
+            let file = path.parent().expect("a document is in a folder").join(target);
+            assert!(file.exists(), "{} links to {target}, which does not exist", path.display());
+        }
+    }
+}
+
+#[test]
 fn groups_are_made_of_imports_in_any_order() {
     let mixed = "//! A file.\n\nuse super::a;\nuse std::fmt;\n// Why.\nuse serde::{\n    Serialize,\n};\n\nuse own::b;\n\nmod own;\n";
     let grouped = "//! A file.\n\nuse std::fmt;\n\n// Why.\nuse serde::{\n    Serialize,\n};\n\nuse super::a;\nuse own::b;\n\nmod own;\n";
