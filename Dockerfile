@@ -1,15 +1,15 @@
-# The operator's image: one static binary on nothing, run by nobody.
+# The operator's image: one static binary and nothing else, run as a user without privileges.
 #
 #   docker build .                     compiles in a container of the Rust image
 #   make image                         compiles on this machine and needs no network: target `prebuilt` below
 #
-# No CA certificates are in it: the API server's comes with the service account, a Redis master's with its Secret.
+# It has no CA certificates: the API server's comes with the service account, a Redis master's with its Secret.
 
 FROM scratch AS runtime
 USER 65532:65532
 ENTRYPOINT ["/redlock"]
 
-# The binary that hack/image.sh has put into the build context.
+# hack/image.sh puts the binary into the build context.
 FROM runtime AS prebuilt
 COPY redlock /redlock
 

@@ -1,4 +1,4 @@
-# The front door: `make help` lists what can be done. Longer jobs are scripts in hack/.
+# `make help` lists the targets. Longer jobs are scripts in hack/.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -12,7 +12,7 @@ help: ## Show this list
 	@echo '  On a cluster of your own: export KUBECONFIG=... USE_EXISTING_CLUSTER=1 (see hack/cluster/README.md)'
 
 .PHONY: demo
-demo: ## From nothing to a lock held, moved and given back on a local Kubernetes
+demo: ## From nothing to a lock acquired, handed over and released on a local Kubernetes
 	@hack/demo.sh
 
 .PHONY: test
@@ -21,7 +21,7 @@ test: ## All tests: lint, unit, interop, end to end
 
 .PHONY: unit
 unit: ## Unit and doc tests, model, simulation, and the engine on real Redis servers
-	RUST_TEST_THREADS=4 cargo test
+	RUST_TEST_THREADS=4 cargo test --locked
 
 .PHONY: sim
 sim: ## The engine in simulation, over many more schedules of faults (N=100000, FROM=seed to begin with)
@@ -36,7 +36,7 @@ e2e: ## Tests on a real Kubernetes (TEST=name: only those; KEEP=1: leave the clu
 	@hack/e2e.sh $(TEST)
 
 .PHONY: lint
-lint: ## Format, clippy, shellcheck, helm lint, cargo deny
+lint: ## Format, clippy, rustdoc, words, shellcheck, helm lint, cargo deny
 	@hack/lint.sh
 
 .PHONY: bench
@@ -49,16 +49,16 @@ image: ## Build the operator's image into target/image/redlock-operator.tar
 	@hack/image.sh
 
 .PHONY: crds
-crds: ## Write the CRDs anew from the Rust types, into crds/ and the chart
+crds: ## Generate the CRDs from the Rust types, into crds/ and the chart
 	cargo run -q -- crds --out crds
 	cargo run -q -- crds --chart $(CHART)/templates/crds
 
 .PHONY: cluster-up
-cluster-up: ## Start the local Kubernetes (builds it at the first time)
+cluster-up: ## Start the local Kubernetes (builds it the first time)
 	@$(CLUSTER) up
 
 .PHONY: cluster-down
-cluster-down: ## Stop the local Kubernetes and take everything of it away
+cluster-down: ## Stop the local Kubernetes and remove everything of it
 	@$(CLUSTER) down
 
 .PHONY: setup

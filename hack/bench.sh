@@ -4,7 +4,7 @@
 #   --quick     about three minutes: fewer peers, short windows, two faults
 #   --only      these peers only (none: our engine alone); the names are in redlock/benches/peers/README.md
 #   --seconds   measured seconds per cell (3)
-#   --rounds    measure each cell so often, and report the median (1)
+#   --rounds    measurements of each cell, of which the median is reported (1)
 #   --no-inner  leave out the inner loops
 #   --publish   also write the report into docs/benchmarks.md
 # Results: target/bench/results.jsonl, target/bench/report.md, target/bench/inner.txt.
@@ -43,7 +43,7 @@ else
 fi
 [[ -z $only ]] || plan+=(--only "$only")
 
-# What the rest of the project needs, then what the peers chosen are written in. Tests need none of the latter.
+# The project's own requirements, then the languages of the chosen peers, which no test needs.
 USE_EXISTING_CLUSTER=1 hack/setup.sh
 chosen=${only:-redlock5,redisson}
 needs=(golang-go:go)

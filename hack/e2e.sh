@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# e2e.sh [NAME]: the tests on a real Kubernetes, those whose name contains NAME. Brings up the local cluster and takes it
-# down at the end, also after a failure or Ctrl-C, unless KEEP=1. USE_EXISTING_CLUSTER=1: uses $KUBECONFIG's instead.
+# e2e.sh [NAME]: the tests on a real Kubernetes, those whose name contains NAME. Starts the local cluster and stops it at the
+# end, also after a failure or Ctrl-C, unless KEEP=1. USE_EXISTING_CLUSTER=1: uses $KUBECONFIG's cluster instead.
+# IMAGE_PROFILE=release tests the operator as it is shipped, instead of what the tests have compiled already.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . hack/lib/say.sh
@@ -16,18 +17,19 @@ finish() {
     say "e2e failed; the cluster's objects, events and logs are in $dump"
   fi
   if [[ ${KEEP:-} == 1 ]]; then
-    say "KEEP=1: the cluster stays up; eval \"\$(hack/cluster/cluster.sh env)\" points kubectl to it, make cluster-down ends it"
+    say "KEEP=1: the cluster stays up; eval \"\$(hack/cluster/cluster.sh env)\" points kubectl to it, make cluster-down stops it"
   else
     release_cluster
   fi
   exit "$rc"
 }
 
-image=$(hack/image.sh)
+image=$(build_image "${IMAGE_PROFILE:-dev}")
 trap finish EXIT
 trap 'exit 130' INT TERM
 acquire_cluster
 load_image "$image"
 say "end-to-end tests"
+# Without -p: the same features of dependencies as in `cargo test`, so that nothing is compiled twice.
 E2E_OPERATOR_IMAGE=$(image_tag) E2E_REDIS_IMAGE=${REDIS_IMAGE:-} \
-  cargo test -p redlock-operator --test e2e -- --test-threads="${E2E_THREADS:-4}" "$@"
+  cargo test --locked --test e2e -- --test-threads="${E2E_THREADS:-4}" "$@"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# interop.sh [NAME]: the engine beside other RedLock libraries, those tests whose name contains NAME. Builds the
-# libraries' contenders, as pinned in redlock/tests/interop, into target/interop.
+# interop.sh [NAME]: tests of the engine beside other RedLock libraries, those whose name contains NAME. Builds the libraries'
+# contenders, as pinned in redlock/tests/interop, into target/interop.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . hack/lib/say.sh
@@ -13,7 +13,7 @@ say "building the contender of redsync"
 
 say "installing the contender of node-redlock"
 cp redlock/tests/interop/node-redlock/{main.js,package.json,package-lock.json} "$build/node-redlock/"
-# A copy of the lock file, made when all that it names is installed.
+# A copy of the lock file, made when all its packages are installed.
 installed=$build/node-redlock/node_modules/.installed
 if ! cmp -s "$build/node-redlock/package-lock.json" "$installed"; then
   (cd "$build/node-redlock" && npm ci --no-audit --no-fund --loglevel=error)
@@ -21,5 +21,6 @@ if ! cmp -s "$build/node-redlock/package-lock.json" "$installed"; then
 fi
 
 say "interop tests"
-cargo build -p redlock-engine --example interop-contender
-cargo test -p redlock-engine --test interop -- --show-output "$@"
+# Without -p: the same features of dependencies as in `cargo test`, so that nothing is compiled twice.
+cargo build --locked --example interop-contender
+cargo test --locked --test interop -- --show-output "$@"

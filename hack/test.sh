@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # All tests, one after the other: lint, unit (with doc tests and the engine on real Redis), interop (beside other RedLock
-# libraries), end to end on a real Kubernetes. Stops at the first stage that fails; the last line adds up what every test
-# program counted.
+# libraries), end to end on a real Kubernetes. Stops at the first stage that fails. The last line is the sum over all test
+# programs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . hack/lib/say.sh
@@ -10,7 +10,7 @@ mkdir -p target
 log=target/test.log
 : >"$log"
 
-# count passed|failed: over the closing lines of all test programs.
+# count passed|failed: the sum over the closing lines of all test programs.
 count() {
   awk -v what="$1;" '/^test result:/ {for (i = 2; i <= NF; i++) if ($i == what) n += $(i - 1)} END {print n + 0}' "$log"
 }
@@ -18,7 +18,7 @@ summary() {
   local rc=$?
   local failed
   failed=$(count failed)
-  # What could not even be built or started counts nothing by itself.
+  # A stage that could not even be built or started has no closing line.
   ((rc == 0 || failed > 0)) || failed=1
   ((rc == 0)) || say "failed in stage: $stage (all output: $log)"
   echo "$(count passed) passed, $failed failed"

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # A real Kubernetes on one Linux machine: a control plane and NODES workers, each in namespaces of its own, with
-# containerd, runc, CNI, kube-proxy, CoreDNS and NetworkPolicy enforced. README.md beside this file tells more.
+# containerd, runc, CNI, kube-proxy, CoreDNS and NetworkPolicy enforced. See README.md beside this file.
 #
-#   cluster.sh up                start it (seconds, once built); prints what to put into the environment
-#   cluster.sh down              stop it and take everything away again, also after a crash
-#   cluster.sh status            what runs and which node is in which state; exit code 0: all healthy
-#   cluster.sh env               the lines that `up` prints, for: eval "$(cluster.sh env)"
-#   cluster.sh build [PART...]   build what is missing in the cache (about 20 minutes on 2 cores, once); `tools`: only helm, etcd
-#   cluster.sh requirements      install the Debian packages that it needs and this machine lacks
+#   cluster.sh up                start it (seconds, once built); prints the environment for kubectl and helm
+#   cluster.sh down              stop it and remove everything, also after a crash
+#   cluster.sh status            processes and the state of each node; exit code 0: all healthy
+#   cluster.sh env               the lines that `up` prints: eval "$(cluster.sh env)"
+#   cluster.sh build [PART...]   build missing parts into the cache (about 20 minutes on 2 cores, once); `tools`: only helm, etcd
+#   cluster.sh requirements      install the Debian packages that it needs
 #   cluster.sh load FILE.tar...  import OCI archives into every node
-#   cluster.sh cut N | heal N      take node N off the network, put it back
-#   cluster.sh freeze N | thaw N   stop node N's kubelet and runtime, let them go on; its pods run all the time
-#   cluster.sh kill N | boot N     pull node N's plug; start it again, its disk kept
+#   cluster.sh cut N | heal N      disconnect node N from the network, connect it again
+#   cluster.sh freeze N | thaw N   pause node N's kubelet and runtime, resume them; its pods run all the time
+#   cluster.sh kill N | boot N     cut node N's power; start it again with its disk
 #
 # KUBE_DEV_STATE (/tmp/kube-dev), KUBE_DEV_CACHE (~/.cache/kube-dev) and KUBE_DEV_NODES (3) change the defaults.
 set -euo pipefail
@@ -38,12 +38,12 @@ export KUBECONFIG=$STATE/admin.kubeconfig
 
 usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
 
-# One start or stop at a time on this machine. Descriptor 9 is closed in everything that stays (see `start`), but not in
-# what an `up` forks for its own work: after a kill -9 the next `down` waits for these, lest they start more behind its back.
+# One start or stop at a time on this machine. Descriptor 9 is closed in all processes that stay (see `start`), but not in
+# those that an `up` forks for its own work: after a kill -9 the next `down` waits until these have ended and start nothing more.
 lock_cluster() {
   mkdir -p "$CACHE"
   exec 9>>"$CACHE/cluster.lock"
-  flock -n 9 || { say "waiting for another cluster.sh that starts or stops the cluster"; flock 9; }
+  flock -n 9 || { say "waiting for another cluster.sh, which starts or stops the cluster"; flock 9; }
 }
 
 print_env() {
@@ -64,9 +64,9 @@ up() {
   refuse_foreign_cluster
   if [[ -e $STATE ]] || leftovers; then
     if [[ -e $STATE/ready && $(cat "$STATE/ready") != "$(build_key)" ]]; then
-      say "taking away a cluster that was made of other versions"
+      say "removing a cluster of other versions"
     else
-      say "taking away what is left of an earlier cluster"
+      say "removing the remains of an earlier cluster"
     fi
     tear_down
   fi
@@ -85,7 +85,7 @@ up() {
     boot_node "$n" &
     nodes+=($!)
   done
-  # Each wait in a line of its own, so that a failure of any of them ends the script.
+  # A separate wait for each, so that the failure of any of them ends the script.
   for n in "${nodes[@]}"; do wait "$n"; done
   load_images "$(image_file pause)" "$(image_file coredns)" "$(image_file redis)" "$(image_file busybox)"
   wait "$control"

@@ -1,7 +1,8 @@
 # shellcheck shell=bash
-# Installs the Debian packages that a machine lacks, and only those; checks what cannot be installed so. Needs say.sh.
+# Installs the Debian packages that a machine lacks, and only those; checks the requirements that are no such packages. Needs
+# say.sh.
 
-# need_packages NAME:FILE-OR-COMMAND...: each package with the command, or the absolute path, that shows it is there.
+# need_packages NAME:FILE-OR-COMMAND...: each package with a command, or an absolute path, that proves it is installed.
 need_packages() {
   local pair package proof missing=()
   for pair; do
@@ -18,12 +19,12 @@ need_packages() {
 
 install_packages() {
   have apt-get || die "missing on this machine: $*" \
-    "These are Debian's package names, and there is no apt-get here: install their like by hand and run this again."
+    "These are Debian's package names, and there is no apt-get here: install the equivalents by hand and run this again."
   [[ $(id -u) == 0 ]] || die "missing on this machine: $*" "Run this as root, or first: sudo apt-get install -y $*"
   say "installing with apt: $*"
   local log
   log=$(mktemp)
-  # A package list that is a day old names versions which are no longer served: refresh it once, then install.
+  # An old package list names versions which are no longer served: refresh it once, then install.
   if ! { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends -o DPkg::Lock::Timeout=120 "$@"; } \
     >"$log" 2>&1 </dev/null; then
     tail -n 15 "$log" >&2
@@ -32,8 +33,8 @@ install_packages() {
   rm -f "$log"
 }
 
-# need_go WHAT GO_MOD...: Go is there, in a version that all these modules accept. One from 1.21 on fetches a newer by
-# itself.
+# need_go WHAT GO_MOD...: Go is installed, in a version that all these modules accept. From 1.21 on, Go fetches newer versions
+# by itself.
 need_go() {
   local what=$1 wanted found module
   shift

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What every script here says and how: steps with a time stamp, warnings, a last word before giving up.
+# Messages of all scripts: steps with a time stamp, warnings, errors that end the script.
 
 say() { printf '\033[1m[%s]\033[0m %s\n' "$(date +%H:%M:%S)" "$*" >&2; }
 warn() { printf '[%s] warning: %s\n' "$(date +%H:%M:%S)" "$*" >&2; }
@@ -11,7 +11,7 @@ die() {
   exit 1
 }
 
-# No escape codes where no person looks.
+# No escape codes in files and pipes.
 if [[ ! -t 2 ]]; then
   say() { printf '[%s] %s\n' "$(date +%H:%M:%S)" "$*" >&2; }
 fi
@@ -20,7 +20,7 @@ have() { command -v "$1" >/dev/null 2>&1; }
 
 seconds_as_text() { printf '%dm%02ds' $(($1 / 60)) $(($1 % 60)); }
 
-# wait_until SECONDS COMMAND...: true as soon as the command is, false when the time is over.
+# wait_until SECONDS COMMAND...: true as soon as the command succeeds, false when the time is over.
 wait_until() {
   local end=$(($(date +%s%N) + $1 * 1000000000))
   shift
@@ -30,8 +30,8 @@ wait_until() {
   done
 }
 
-# with_ticker LABEL COUNTER LOG COMMAND...: runs the command in the foreground (so that Ctrl-C reaches it), its errors going
-# to LOG, while a ticker tells every few seconds how far it is. COUNTER is a command that prints that, given LOG.
+# with_ticker LABEL COUNTER LOG COMMAND...: runs the command in the foreground (so that Ctrl-C reaches it), with its errors in
+# LOG. A ticker reports the progress every few seconds: what the command COUNTER prints, given LOG.
 with_ticker() {
   local label=$1 counter=$2 log=$3 started=$SECONDS rc=0
   shift 3

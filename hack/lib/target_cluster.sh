@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# The cluster that demo and e2e run against: the local one, or with USE_EXISTING_CLUSTER=1 that of $KUBECONFIG. Run from the
-# project's root; needs say.sh. Sets REDIS_IMAGE to what the Redis pods are to run, empty for the chart's own default.
+# The cluster that demo and e2e use: the local one, or with USE_EXISTING_CLUSTER=1 that of $KUBECONFIG. Run from the project's
+# root; needs say.sh. Sets REDIS_IMAGE to the image of the Redis pods; empty for the chart's own default.
 
 CLUSTER_SH=hack/cluster/cluster.sh
 
@@ -11,37 +11,40 @@ image_tag() { echo "docker.io/library/redlock-operator:$(sed -n 's/^version = "\
 acquire_cluster() {
   local environment
   if uses_existing_cluster; then
-    [[ -n ${KUBECONFIG:-} ]] || die "USE_EXISTING_CLUSTER=1 needs KUBECONFIG to say which cluster"
+    [[ -n ${KUBECONFIG:-} ]] || die "USE_EXISTING_CLUSTER=1 needs KUBECONFIG, which names the cluster"
     if ! have kubectl || ! have helm; then
-      die "kubectl and helm are needed for a cluster of your own" "$CLUSTER_SH build kubernetes tools; eval \"\$($CLUSTER_SH env)\" in that order also brings them."
+      die "kubectl and helm are needed for a cluster of your own" "Or build them: $CLUSTER_SH build kubernetes tools; eval \"\$($CLUSTER_SH env)\""
     fi
     kubectl version --request-timeout=10s >/dev/null || die "the cluster of KUBECONFIG=$KUBECONFIG does not answer"
     say "using the cluster of $KUBECONFIG"
   else
     environment=$("$CLUSTER_SH" up)
     eval "$environment"
-    # Nothing can be pulled there; the local cluster brings this one along.
+    # The local cluster can pull nothing, and has this one.
     REDIS_IMAGE=${REDIS_IMAGE:-localhost/redis:dev}
   fi
 }
 
 release_cluster() { uses_existing_cluster || "$CLUSTER_SH" down; }
 
+# build_image PROFILE: prints the archive; nothing on a cluster of your own, where the image must be already.
+build_image() { uses_existing_cluster || hack/image.sh "$1"; }
+
 load_image() { # ARCHIVE
   if uses_existing_cluster; then
-    say "not loading $(image_tag): on a cluster of your own that is yours to do, e.g. by one of" \
-      "'kind load image-archive $1', 'minikube image load $1'"
+    say "the cluster must have $(image_tag) already: make image builds it, 'kind load image-archive" \
+      "target/image/redlock-operator.tar' loads it"
   else
-    say "loading $(image_tag) into every node"
+    say "loading $(image_tag) into every Kubernetes node"
     "$CLUSTER_SH" load "$1"
-    # An image built anew has the same tag: an operator that runs the old one, on a cluster that was kept up, is replaced.
+    # A rebuilt image has the same tag: on a cluster that was kept up, an operator that runs the old one is replaced.
     if kubectl -n redlock-system get deploy/redlock-operator >/dev/null 2>&1; then
       kubectl -n redlock-system rollout restart deploy/redlock-operator >/dev/null
     fi
   fi
 }
 
-# dump_cluster FOLDER: what helps to understand a failure; no Secret.
+# dump_cluster FOLDER: objects, Events and logs, to understand a failure; no Secrets.
 dump_cluster() {
   local dir=$1 pod namespace
   mkdir -p "$dir/pods"

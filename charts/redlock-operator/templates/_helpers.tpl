@@ -1,4 +1,4 @@
-{{/* What everything of this release is called. */}}
+{{/* Name of all objects of this release. */}}
 {{- define "redlock.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
 {{- if .Values.fullnameOverride -}}
@@ -10,7 +10,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Labels by which the operator's pods are found: never changed, because a Deployment's selector cannot be. */}}
+{{/* Labels that select the operator's pods. They never change, because a Deployment's selector is immutable. */}}
 {{- define "redlock.selector" -}}
 app.kubernetes.io/name: redlock-operator
 app.kubernetes.io/instance: {{ .Release.Name }}

@@ -1,14 +1,14 @@
 # shellcheck shell=bash
 # Builds the cluster's binaries from pinned Go modules into the cache.
 #
-# A part (one Go module: kubernetes, tools, coredns, netpol) is $CACHE/<part>-<key>/: the key is a hash of its pins and
-# of how it is built, so a changed pin builds that part anew and no other, and checkouts with other pins live side by
-# side. A part appears by a rename when it is complete. What was compiled before an interruption is in Go's own cache.
+# A part (one Go module: kubernetes, tools, coredns, netpol) is $CACHE/<part>-<key>/. The key is a hash of its pins and build
+# flags: a changed pin rebuilds that part only, and checkouts with other pins coexist. A part appears by a rename when it is
+# complete. Go's own cache keeps what was compiled before an interruption.
 
 GO_PARTS=(kubernetes tools coredns netpol)
 GO_SETTINGS=(CGO_ENABLED=0 GOFLAGS=-trimpath)
 
-# hash_of: twelve characters that stand for all of standard input.
+# hash_of: twelve characters of the hash of standard input.
 hash_of() { sha256sum | cut -c1-12; }
 
 part_key() {
@@ -19,13 +19,13 @@ part_key() {
 }
 part_dir() { echo "$CACHE/$1-$(part_key "$1")"; }
 
-# Everything that a running cluster was made of, in one word.
+# The hash of everything that a running cluster was made of.
 build_key() { { for part in "${GO_PARTS[@]}"; do part_key "$part"; done; for image in "${IMAGES[@]}"; do image_key "$image"; done; } | hash_of; }
 
 tools_path() { echo "$(part_dir kubernetes):$(part_dir tools)"; }
 add_tools_to_path() { PATH=$(tools_path):$(part_dir coredns):$(part_dir netpol):$PATH:/usr/local/sbin:/usr/sbin:/sbin; }
 
-link_flags() { # PART: without debug information; Kubernetes reports the version that it was told here
+link_flags() { # PART: without debug information; Kubernetes reports the version that is set here
   local flags="-s -w"
   if [[ $1 == kubernetes ]]; then
     local version minor
@@ -37,7 +37,7 @@ link_flags() { # PART: without debug information; Kubernetes reports the version
   echo "$flags"
 }
 
-# build_all [PART...]: what is missing of these parts; without a name all of them, and the images.
+# build_all [PART...]: builds the missing of these parts; without a name, of all parts and images.
 build_all() {
   local part wanted=("$@") missing=()
   (($#)) || wanted=("${GO_PARTS[@]}")
@@ -51,18 +51,18 @@ build_all() {
     local i=0
     for part in "${missing[@]}"; do
       i=$((i + 1))
-      # The other build that was waited for may have made it.
+      # The other build may have made it meanwhile.
       [[ -e $(part_dir "$part") ]] || build_part "$part" "part $i of ${#missing[@]}"
     done
     (($#)) || build_images
   )
 }
 
-# build_part PART PROGRESS. The commands to build are what the module's tools.go imports.
+# build_part PART PROGRESS. Builds the commands that the module's tools.go imports.
 build_part() {
   local part=$1 progress=$2 dir started=$SECONDS log=$CACHE/build-$1.log
   dir=$(part_dir "$part")
-  rm -rf "$CACHE/.tmp-$part-"* # of an interrupted build: nobody else is here, the lock is ours
+  rm -rf "$CACHE/.tmp-$part-"* # of an interrupted build: the lock excludes any other
   local work=$CACHE/.tmp-$part-$$ packages total
   mkdir -p "$work"
   say "building $part, $progress: downloading its Go modules"
@@ -71,14 +71,14 @@ build_part() {
   : >"$log"
   # shellcheck disable=SC2086 # a list of packages
   total=$(with_ticker "$part" downloaded_modules "$log" go list -deps $packages | wc -l)
-  ((total > 0)) || { tail -n 20 "$log" >&2; die "could not list or download what $part needs" "The whole output is in $log."; }
+  ((total > 0)) || { tail -n 20 "$log" >&2; die "could not list or download the packages of $part" "The whole output is in $log."; }
   say "building $part, $progress: at most $total Go packages"
   : >"$log"
   # shellcheck disable=SC2086
   with_ticker "$part" compiled_packages "$log" \
     env "${GO_SETTINGS[@]}" nice go build -v -ldflags "$(link_flags "$part")" -o "$work/" $packages \
-    || { tail -n 20 "$log" >&2; die "could not build $part" "The whole output is in $log. The next try goes on from here."; }
-  # Go names a command after its package's last element.
+    || { tail -n 20 "$log" >&2; die "could not build $part" "The whole output is in $log. The next attempt continues from here."; }
+  # Go names a command after the last element of its package's path.
   [[ ! -e $work/server ]] || mv "$work/server" "$work/etcd"
   mv -T "$work" "$dir"
   rm -f "$log"

@@ -45,7 +45,7 @@ start_control() { # NAME COMMAND...
   start "$1" nsenter "--net=/run/netns/$CONTROL" "${@:2}"
 }
 
-# Nothing here outlives the cluster, so etcd need not wait for the disk; and alone it need not wait for other voters.
+# Its data ends with the cluster, so etcd need not sync to disk; and as the only member it can elect itself quickly.
 start_etcd() {
   start_control etcd etcd --data-dir "$STATE/etcd" --listen-client-urls http://127.0.0.1:2379 \
     --advertise-client-urls http://127.0.0.1:2379 --listen-peer-urls http://127.0.0.1:2380 --unsafe-no-fsync \
@@ -63,7 +63,7 @@ start_control_plane() {
     --kubelet-certificate-authority="$pki/ca.crt" --kubelet-preferred-address-types=InternalIP \
     --audit-policy-file="$HERE/manifests/audit-policy.yaml" --audit-log-path="$STATE/log/audit.log" \
     --audit-log-maxsize=200 --audit-log-maxbackup=1
-  # Only then by kubectl, which costs more than a look at the port.
+  # The port first: a test of it is cheaper than a run of kubectl.
   wait_until 60 bash -c ": </dev/tcp/$API/6443" || log_and_die apiserver "the API server does not listen after 60 s"
   wait_until 60 kubectl get --raw /readyz || log_and_die apiserver "the API server is not ready after 60 s"
   # With its default limits the controller manager needs six seconds to start all controllers.

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Builds the container images that pods need here, from files of this machine (nothing is pulled), as OCI archives in
-# the cache: $CACHE/image-<name>-<key>.tar, the key being a hash of the recipe and of the files that go in.
+# Builds the container images of the local cluster from files of this machine (nothing is pulled), as OCI archives in the
+# cache: $CACHE/image-<name>-<key>.tar. The key is a hash of the recipe and of its input files.
 
 IMAGES=(pause coredns redis busybox)
 APPLETS=(sh ash cat cp cut date echo env false find grep head hostname id kill ls mkdir mv nc nslookup printf ps pwd rm
@@ -28,8 +28,8 @@ build_images() {
   done
 }
 
-# build_image NAME FILE: uncompressed, since each node unpacks it at every start of the cluster. The recipe lays out a context folder with a Dockerfile. Buildah's storage is in a folder that goes
-# away, so that nothing piles up on the machine.
+# build_image NAME FILE: uncompressed, since each node unpacks it at every start of the cluster. The recipe fills a context folder
+# with a Dockerfile. Buildah's storage is temporary, so that nothing accumulates on the machine.
 build_image() {
   local name=$1 file=$2 work
   work=$(mktemp -d "$CACHE/.tmp-image-XXXXXX")
@@ -43,7 +43,7 @@ build_image() {
     rm -rf "$work"
     die "could not build the image $name"
   fi
-  # Other checkouts may use other versions; what nobody built for a week is cheap to build again.
+  # Other checkouts may use other versions; a version that was not built for a week is cheap to rebuild.
   find "$CACHE" -maxdepth 1 -name "image-$name-*.tar" -mtime +7 -delete
   mv "$work/image.tar" "$file"
   rm -rf "$work"
@@ -106,8 +106,8 @@ copy_with_libraries() {
   done
 }
 
-# add_busybox ROOT: the binary and a link for each applet. Mind that Debian's static build crashes on `wget -T SECONDS` and on
-# https: in what runs here, say `timeout SECONDS wget`.
+# add_busybox ROOT: the binary and a link for each applet. Debian's static build crashes on `wget -T SECONDS` and on https: use
+# `timeout SECONDS wget` instead.
 add_busybox() {
   local applet
   mkdir -p "$1"/{bin,etc}

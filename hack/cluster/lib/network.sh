@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# The network: one namespace for the control plane with a bridge in it, one for each node, and a single link to this
-# machine. Routing, filters and sysctls live in these namespaces; this machine only gets the interface kdev0 and a
-# route to the pods, both of which go with the namespace. So another etcd or firewall here is never in the way.
+# The network: one namespace with a bridge for the control plane, one for each node, and a single link to this machine.
+# Routing, filters and sysctls are in these namespaces. This machine only gets the interface kdev0 and a route to the pods, and
+# both vanish with the namespace. So another etcd or firewall on this machine does not interfere.
 
 CONTROL=kdev-control
 node_namespace() { echo "kdev-node$1"; }
 node_address() { echo "$SUBNET.$(($1 + 10))"; }
-# Fixed hardware addresses: a node that comes back must not be met with a stale neighbour entry.
+# Fixed hardware addresses: stale neighbour entries would keep a restarted node from being reached.
 hardware_address() { printf '02:00:0a:fa:00:%02x' "$1"; }
 
 make_network() {

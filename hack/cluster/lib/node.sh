@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# A node: a process tree in network, mount, PID and host name namespaces of its own. So its plug can be pulled by one
-# kill (the kernel ends everything in it at once, pods too), and what it mounts or writes under /var and /run goes
-# with it. Its disk is $STATE/node<N>.
+# A node: a process tree in its own network, mount, PID and host name namespaces. So one kill cuts its power (the kernel ends
+# everything in it at once, also pods), and its mounts and files under /var and /run vanish with it. Its disk is
+# $STATE/node<N>.
 
 prepare_node() { # N: everything that survives a power cut
   local n=$1 dir=$STATE/node$1
@@ -55,7 +55,7 @@ evictionHard: {memory.available: 50Mi, nodefs.available: "1%", imagefs.available
 imageGCHighThresholdPercent: 99
 imageGCLowThresholdPercent: 98
 EOF
-  # Not the machine's connection tracking limits: they are of the whole kernel.
+  # Zero leaves the limits of connection tracking alone: they belong to the whole kernel.
   cat >"$dir/proxy.yaml" <<EOF
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
@@ -81,12 +81,12 @@ node_cgroups() { # N: its folder in every hierarchy
 make_node_cgroups() { # N
   local group file
   if cgroups_are_v2; then
-    # The kubelet looks for its controllers in its own group, so the root must hand them down.
+    # The kubelet expects its controllers in its own group, so the root must delegate them.
     for file in cpu cpuset memory pids; do echo "+$file" >/sys/fs/cgroup/cgroup.subtree_control 2>/dev/null || true; done
   fi
   for group in $(node_cgroups "$1"); do
     mkdir -p "$group"
-    # A new cpuset of version 1 is empty, and nothing can enter it.
+    # A new cpuset of version 1 is empty and accepts no process.
     for file in cpuset.cpus cpuset.mems; do
       [[ ! -e $group/$file || -e /sys/fs/cgroup/cgroup.controllers ]] || cat "$group/../$file" >"$group/$file"
     done
@@ -115,8 +115,8 @@ load_images() { # FILE...
   for n in "${loads[@]}"; do wait "$n" || die "could not load $* into every node" "Is the cluster up? See: cluster.sh status"; done
 }
 
-# agents N: the node's own processes (runtime, kubelet, proxy, policy), not its pods. They are children of its first
-# process; the shims that the runtime leaves to that process are not among them.
+# agents N: the node's own processes (runtime, kubelet, proxy, policy), not its pods. They are children of its first process,
+# as are orphaned shims, which do not count.
 agents() {
   local outer init child
   outer=$(pid_of "node$1") || die "node $1 does not run"
@@ -152,7 +152,7 @@ kill_node() {
   remove_node_network "$1"
 }
 
-# Nothing of the node's processes is left: neither those that carry our mark nor, by its control groups, its pods.
+# True when no process of the node is left: neither one with our mark nor, by its control groups, one of a pod.
 node_is_gone() {
   local pids group
   ! pid_of "node$1" || return 1

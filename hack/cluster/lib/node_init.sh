@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# The first process of a node (see node.sh), already inside its namespaces: lays the node's own folders over the
-# machine's, starts the agents, and reaps what ends. When it goes, the kernel ends everything else in the node.
+# The first process of a node (see node.sh), already inside its namespaces: mounts the node's own folders over the machine's,
+# starts the agents, and reaps processes that end. When it ends, the kernel ends everything else in the node.
 set -euo pipefail
 state=$1 number=$2 address=$3 logs=$4
 name=node$number dir=$state/node$number
 
 hostname "$name"
-# Fixed paths of kubelet, CNI and runc's shims, which all nodes would otherwise share with each other and the machine.
+# kubelet, CNI and runc's shims have fixed paths, which all nodes would otherwise share with each other and the machine.
 mount --bind "$dir/var/lib/kubelet" /var/lib/kubelet
 mount --bind "$dir/var/lib/cni" /var/lib/cni
 mount --bind "$dir/var/log" /var/log
-# As after a boot: what was under /run is gone, and the addresses given to pods with it.
+# As after a boot: everything under /run is gone, also the addresses of pods.
 rm -rf "$dir/volatile"
 mkdir -p "$dir/volatile"
 mount -t tmpfs -o mode=755 tmpfs "$dir/volatile"
@@ -30,11 +30,11 @@ launch() {
 }
 
 launch containerd
-# The kubelet gives up where there is no runtime yet.
+# The kubelet exits if there is no runtime yet.
 until ctr -a "$dir/containerd.sock" version >/dev/null 2>&1; do sleep 0.1; done
 for agent in kubelet proxy netpol; do launch "$agent"; done
 
-# An agent that ends is started again, as a service manager would. bash also reaps the shims that are left to it.
+# An agent that ends is restarted, as by a service manager. bash also reaps orphaned shims.
 while :; do
   ended=
   wait -n -p ended || true

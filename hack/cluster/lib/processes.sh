@@ -1,9 +1,8 @@
 # shellcheck shell=bash
-# The cluster's long-running processes: started detached, recorded so that they can be told from anybody else's.
+# The cluster's long-running processes: started detached, and recorded so that no other process is mistaken for one of them.
 #
-# Each carries KUBE_DEV_OWNER=$STATE in its environment, which its children inherit: what belongs to this cluster is
-# found by that mark, never by a name. $STATE/run/<name>.pid holds pid and start time, so that a pid which the kernel
-# gave to somebody else meanwhile is not mistaken for ours.
+# Each carries KUBE_DEV_OWNER=$STATE in its environment, which its children inherit: processes of this cluster are found by
+# that mark, never by a name. $STATE/run/<name>.pid holds pid and start time, because the kernel reuses pids.
 
 start() { # NAME COMMAND...
   local name=$1
@@ -13,7 +12,7 @@ start() { # NAME COMMAND...
 }
 
 # start_time PID: when the process began, in clock ticks since boot (the 22nd field of stat; the second may hold blanks).
-# False for one that has ended and was not collected yet.
+# False for a zombie.
 start_time() {
   local stat fields
   { stat=$(<"/proc/$1/stat"); } 2>/dev/null || return 1
@@ -34,7 +33,7 @@ marked_pids() {
   grep -lsxzF "KUBE_DEV_OWNER=$STATE" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3 || true
 }
 
-signal_pids() { # SIGNAL PID...: those that are gone already do not matter
+signal_pids() { # SIGNAL PID...: processes that have ended already are ignored
   local signal=$1 pid
   shift
   for pid; do builtin kill "-$signal" "$pid" 2>/dev/null || true; done

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the machine must have: packages (installed when missing), root, a Go toolchain, and some features of its kernel.
+# Requirements of the machine: packages (installed when missing), root, a Go toolchain, and some features of its kernel.
 
 need_root() { [[ $(id -u) == 0 ]] || die "a cluster needs root: it makes namespaces, mounts and network links" "Run it with sudo -E."; }
 
@@ -17,8 +17,8 @@ install_requirements() {
 
 check_go() { need_go "the local cluster, which is built from source," "$HERE"/*/go.mod; }
 
-# Tries each feature out, in namespaces that end with the attempt: what a kernel's configuration says is not what a
-# container or a locked-down machine permits.
+# Tries each feature, in namespaces that end with the attempt: a container or a locked-down machine can forbid a feature that
+# the kernel's configuration has.
 check_kernel() {
   local module
   if have modprobe; then

@@ -1,17 +1,17 @@
 # shellcheck shell=bash
-# Takes a cluster away, whole or half, started or crashed. Only what is known to be ours is touched: processes with our
+# Removes a cluster, complete or half started, running or crashed. It touches only what is certainly ours: processes with our
 # mark or in our control groups, namespaces and links with our names, mounts under $STATE.
 
 # The kernel's settings that a kubelet changes for the whole machine.
 SYSCTLS=(vm.overcommit_memory vm.panic_on_oom kernel.panic kernel.panic_on_oops kernel.keys.root_maxkeys kernel.keys.root_maxbytes)
 
-# Where the nodes lay folders of their own over the machine's: `ip netns` makes the last by itself.
+# Folders of the machine over which each node mounts its own; `ip netns` creates the last by itself.
 MOUNT_POINTS=(/var/lib/kubelet /var/lib/cni /run/containerd /run/netns)
 
 make_state() {
   local dir
   mkdir -p "$STATE"/{log,run}
-  # `down` deletes the folder only where it finds this file, which also tells the mount points that were made for us.
+  # `down` deletes the folder only if it has this file, which lists the mount points that were created for us.
   for dir in "${MOUNT_POINTS[@]}"; do [[ -e $dir ]] || { mkdir -p "$dir" && echo "$dir"; }; done >"$STATE/.kube-dev"
   sysctl "${SYSCTLS[@]}" >"$STATE/sysctls" 2>/dev/null || true
 }
@@ -21,13 +21,13 @@ our_cgroups() { find /sys/fs/cgroup -depth -type d -path '*/kdev-node*' 2>/dev/n
 our_mounts() { awk -v dir="$STATE/" 'index($2, dir) == 1 {print $2}' /proc/mounts | sort -r; }
 leftovers() { [[ -n $(our_namespaces)$(our_cgroups)$(our_mounts)$(marked_pids) ]]; }
 
-# Another state folder's cluster has the same names: it must be taken down by whoever started it.
+# A cluster of another state folder has the same names: whoever started it must stop it.
 refuse_foreign_cluster() {
   local pid owner
   for pid in $(ip netns pids "$CONTROL" 2>/dev/null); do
     owner=$(tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | sed -n 's/^KUBE_DEV_OWNER=//p') || true
     [[ -z $owner || $owner == "$STATE" ]] || die "another local cluster runs on this machine, with its state in $owner" \
-      "Take it down first: KUBE_DEV_STATE=$owner cluster.sh down"
+      "Stop it first: KUBE_DEV_STATE=$owner cluster.sh down"
   done
   [[ ! -e $STATE || -e $STATE/.kube-dev || -z $(ls -A "$STATE") ]] \
     || die "$STATE exists and is not a cluster's state folder" "Remove it, or choose another by KUBE_DEV_STATE."
@@ -37,7 +37,7 @@ tear_down() {
   end_processes
   local name mount
   for name in $(our_namespaces); do ip netns del "$name" 2>/dev/null || true; done
-  # Normally gone with the namespace that holds its other end.
+  # Normally it is gone with the namespace that holds its other end.
   ip link del kdev0 2>/dev/null || true
   for mount in $(our_mounts); do umount -l "$mount" 2>/dev/null || true; done
   wait_until 10 remove_cgroups || warn "control groups are left: $(our_cgroups | tr '\n' ' ')"
@@ -50,7 +50,7 @@ tear_down() {
   rm -rf --one-file-system "$STATE"
 }
 
-# Until none is left, as a process may have begun another one meanwhile.
+# Repeats until none is left, because a process may have started another one meanwhile.
 end_processes() {
   local pids try
   for try in $(seq 100); do
