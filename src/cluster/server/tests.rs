@@ -8,15 +8,17 @@ use redlock_engine::{
     Address, Client, Credentials, Endpoint, LeaseOptions, LeaseState, LockKey, Marker, MasterError, Reason,
     RedisMaster, Released, Renewal, Wait,
 };
-use redlock_operator::cluster::arm::{Admin, AdminError, ArmError, Clients};
-use redlock_operator::cluster::conf::redis_conf;
-use redlock_operator::cluster::snapshot::Facts;
-use redlock_operator::contract::credentials::RootKey;
-use redlock_operator::contract::names::{EVERY_NAMESPACE, client_user};
+use redlock_test_servers::server::{CALL_TIMEOUT, CAP, PATIENCE, eventually};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
-use redlock_test_servers::server::{CALL_TIMEOUT, CAP, PATIENCE, eventually};
+use super::acl::Clients;
+use super::arm::ArmError;
+use super::fitness::Facts;
+use super::{Admin, AdminError};
+use crate::cluster::build::conf::redis_conf;
+use crate::contract::credentials::RootKey;
+use crate::contract::names::{EVERY_NAMESPACE, client_user};
 
 /// A server as a master's pod runs it, but for its port and folder.
 struct MasterServer {
@@ -152,7 +154,7 @@ async fn clients_of_a_namespace_have_all_that_the_engine_needs_on_armed_servers(
         server.arm(&["tests"]).await;
         let facts = server.facts().await;
         assert!(facts.is_armed());
-        assert_eq!(facts.marker.map(|marker| marker.cap_millis), Some(CAP.as_millis()));
+        assert_eq!(facts.marker.map(|marker| marker.cap), Some(CAP));
     }
     let client = Client::new(servers.iter().map(|server| server.master("tests")), CALL_TIMEOUT);
     let other = Client::new(servers.iter().map(|server| server.master("tests")), CALL_TIMEOUT);
@@ -255,7 +257,7 @@ async fn a_flushed_server_is_not_armed_and_a_new_cap_does_not_arm_it() {
     let mut admin = server.admin().await;
     let facts = admin.facts().await.unwrap();
     admin.set_cap(&facts, Duration::from_secs(120)).await.unwrap();
-    assert_eq!(admin.facts().await.unwrap().marker.unwrap().cap_millis, 120_000);
+    assert_eq!(admin.facts().await.unwrap().marker.unwrap().cap, Duration::from_secs(120));
     let () = server.as_operator("FLUSHALL").await;
     assert_eq!(admin.check().await.unwrap(), (facts.run_id.clone(), false));
     admin.set_cap(&facts, Duration::from_secs(180)).await.unwrap();

@@ -1,11 +1,16 @@
 //! What objects are built from a spec, and that no field of it is ignored.
 
+use std::collections::BTreeMap;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
 use kube::core::Duration;
 use proptest::prelude::*;
 
 use super::*;
 use crate::api::cluster::{AllowedNamespaces, NamespacesFrom};
 use crate::cluster::fixtures;
+use crate::contract::credentials::{CONFIG_KEY, ROOT_KEY, RootKey};
 
 const IMAGE: &str = "redis:7.4-alpine";
 
