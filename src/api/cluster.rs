@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// Longest lease of a cluster that does not say otherwise.
 pub const DEFAULT_MAX_TTL: StdDuration = StdDuration::from_secs(60);
-/// What the default restart delay adds to `maxTTL`: how far the clocks of the operator's machines may be apart.
+/// What the default restart delay adds to `maxTTL`: how far the clocks of the operator's nodes may be apart.
 pub const RESTART_DELAY_MARGIN: StdDuration = StdDuration::from_secs(5);
 /// Limit on one call to one master when the cluster does not say otherwise.
 pub const DEFAULT_CALL_TIMEOUT: StdDuration = StdDuration::from_millis(50);
@@ -70,7 +70,7 @@ pub struct RedisLockClusterSpec {
     pub max_ttl: Option<Duration>,
 
     /// How long a master that crashed, was deleted or lost its data stays away before it may vote again. Default: maxTTL
-    /// plus 5s. The 5s cover clocks that disagree between the machines an operator runs on.
+    /// plus 5s. The 5s cover clocks that disagree between the nodes an operator runs on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     #[x_kube(validation = Rule::new("duration(self) <= duration('48h')")
@@ -200,7 +200,7 @@ pub enum MasterState {
     Armed,
     /// It is kept out until `restartNotBefore`.
     Quarantined,
-    /// Its pod is being deleted, or its machine does not answer; its place is kept until the pod is surely gone.
+    /// Its pod is being deleted, or its node does not answer; its place is kept until the pod is surely gone.
     Terminating,
     /// Its pod runs, but the operator cannot reach it.
     Unreachable,

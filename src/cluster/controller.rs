@@ -15,14 +15,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::act::{Outcome, act};
 use super::clock::now;
-use super::decide::{Rules, decide};
+use super::decide::{Plan, Rules, decide};
 use super::events;
 use super::look_up::look_up;
-use super::memory::Memories;
+use super::memory::{Memories, Memory};
 use super::monitor::{Monitors, Target};
+use super::observed::Snapshot;
 use super::status::write_status;
 use crate::api::cluster::{MasterState, MasterStatus};
-use crate::api::{RedisLockCluster, WatchedCluster};
+use crate::api::{RedisLockCluster, RedisLockClusterStatus, WatchedCluster};
 use crate::contract::names::MASTER_SELECTOR;
 use crate::operator::api_server::{Category, Error};
 use crate::operator::health::CLUSTER_CONTROLLER;
@@ -148,19 +149,6 @@ fn error_policy(cluster: Arc<WatchedCluster>, error: &Error, _: Arc<Reconciler>)
     Action::requeue(RETRY + Duration::from_millis(rand::random_range(0..5_000)))
 }
 
-/// When to reconcile again: when the first delay is over, soon if something failed, and seldom if all is well.
-fn requeue_after(rows: &[MasterStatus], wake: Option<Duration>, retry: bool) -> Duration {
-    let healthy = rows.iter().all(|row| row.state == MasterState::Armed);
-    let otherwise = if retry {
-        RETRY
-    } else if healthy {
-        IDLE
-    } else {
-        UNHEALTHY
-    };
-    wake.map_or(otherwise, |wake| wake.min(otherwise))
-}
-
 // === impl Reconciler ===
 
 impl Reconciler {
@@ -180,10 +168,7 @@ impl Reconciler {
         // Decide (pure): what to do, given that and the time.
         let plan = decide(&snapshot, &Rules::of(&snapshot.cluster, now(), &self.default_image));
         let (problems, wake) = (plan.problems.clone(), plan.wake());
-        for master in plan.crashed() {
-            memory.note_gone(master);
-            ctx.metrics.master_crashed(&cached.namespace().unwrap_or_default(), &cached.name_any());
-        }
+        self.note_crashes(&snapshot.cluster, &plan, &mut memory);
 
         // Record (IO): what is about to be done must be on record before it is done.
         write_status(&ctx.api, &mut snapshot.cluster, plan.rows(), &problems).await?;
@@ -192,18 +177,51 @@ impl Reconciler {
         let Outcome { rows, retry } =
             act(&ctx.api, &snapshot, connections, plan, &self.default_image, &mut memory).await?;
 
-        // Status (IO): what became of it, with Events and metrics. The monitor compares the servers with it.
+        // Status (IO): what became of it.
         write_status(&ctx.api, &mut snapshot.cluster, rows, &problems).await?;
-        events::publish(&ctx.events, &snapshot.cluster, before.as_ref()).await;
-        let rows = snapshot.cluster.status.as_ref().map(|status| status.masters.as_slice()).unwrap_or_default();
-        let armed = rows.iter().filter(|row| row.state == MasterState::Armed).count();
-        ctx.metrics.set_masters(&cached.namespace().unwrap_or_default(), &cached.name_any(), armed, rows.len());
-        memory.forget_returned(rows);
-        self.monitors.monitor(&snapshot.cluster, Target::all(&snapshot, rows));
+        self.report(&snapshot, before.as_ref(), &mut memory).await;
 
-        // When next.
-        Ok(Action::requeue(requeue_after(rows, wake, retry)))
+        // When next: when the first delay is over, soon if something failed, and seldom if all is well.
+        Ok(Action::requeue(requeue_after(recorded(&snapshot.cluster), wake, retry)))
     }
+
+    /// Remembers, by the monotonic clock, and counts the masters that are gone, or without their data, as of now.
+    fn note_crashes(&self, cluster: &RedisLockCluster, plan: &Plan, memory: &mut Memory) {
+        for master in plan.crashed() {
+            memory.note_gone(master);
+            self.ctx.metrics.master_crashed(&cluster.namespace().unwrap_or_default(), &cluster.name_any());
+        }
+    }
+
+    /// Publishes what has changed since the status was `before`, and has the servers monitored as they are now.
+    async fn report(&self, snapshot: &Snapshot, before: Option<&RedisLockClusterStatus>, memory: &mut Memory) {
+        let cluster = &snapshot.cluster;
+        events::publish(&self.ctx.events, cluster, before).await;
+        let rows = recorded(cluster);
+        let armed = rows.iter().filter(|row| row.state == MasterState::Armed).count();
+        let (namespace, name) = (cluster.namespace().unwrap_or_default(), cluster.name_any());
+        self.ctx.metrics.set_masters(&namespace, &name, armed, rows.len());
+        memory.forget_returned(rows);
+        self.monitors.monitor(cluster, Target::all(snapshot, rows));
+    }
+}
+
+/// The records of the masters in the status of `cluster`.
+fn recorded(cluster: &RedisLockCluster) -> &[MasterStatus] {
+    cluster.status.as_ref().map(|status| status.masters.as_slice()).unwrap_or_default()
+}
+
+/// How long until the next reconcile, if nothing happens before.
+fn requeue_after(rows: &[MasterStatus], wake: Option<Duration>, retry: bool) -> Duration {
+    let healthy = rows.iter().all(|row| row.state == MasterState::Armed);
+    let otherwise = if retry {
+        RETRY
+    } else if healthy {
+        IDLE
+    } else {
+        UNHEALTHY
+    };
+    wake.map_or(otherwise, |wake| wake.min(otherwise))
 }
 
 #[cfg(test)]
