@@ -8,10 +8,10 @@ use kube::ResourceExt;
 
 use super::build;
 use super::clock::now;
-use super::decide::Plan;
+use super::decide::ClusterPlan;
 use super::decide::master::{MasterAction, MasterPlan};
 use super::decide::objects::ObjectPlan;
-use super::look_up::Connections;
+use super::look_up::Admins;
 use super::memory::Memory;
 use super::observed::{ObservedMaster, ObservedServer, Snapshot};
 use super::server::Admin;
@@ -24,7 +24,7 @@ use crate::operator::api_server::{ApiServer, Category, Error};
 
 /// What became of the masters.
 #[derive(Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct Acted {
     /// Their records.
     pub(crate) rows: Vec<MasterStatus>,
     /// Something failed that should be retried soon.
@@ -57,17 +57,17 @@ struct Executor<'a> {
 pub(crate) async fn act(
     api: &ApiServer,
     snapshot: &Snapshot,
-    connections: Connections,
-    plan: Plan,
+    admins: Admins,
+    plan: ClusterPlan,
     default_image: &str,
     memory: &mut Memory,
-) -> Result<Outcome, Error> {
+) -> Result<Acted, Error> {
     // Each part by name, so that a part that is forgotten here does not compile.
-    let Plan { problems: _, is_blocked, secret, services, masters: plans } = plan;
-    let mut outcome = Outcome { rows: Vec::new(), retry: false };
+    let ClusterPlan { problems: _, is_blocked, secret, services, masters: plans } = plan;
+    let mut acted = Acted { rows: Vec::new(), retry: false };
     if is_blocked {
-        outcome.rows = plans.into_iter().map(|plan| plan.row).collect();
-        return Ok(outcome);
+        acted.rows = plans.into_iter().map(|plan| plan.row).collect();
+        return Ok(acted);
     }
     act_on_secret(api, snapshot, secret).await?;
     for (master, service) in snapshot.masters.iter().zip(services) {
@@ -75,16 +75,16 @@ pub(crate) async fn act(
     }
     let clients = snapshot.key.as_ref().map(|key| Clients::of(key, &snapshot.namespaces));
     let mut executor = Executor { api, snapshot, default_image, memory };
-    for ((master, connection), plan) in snapshot.masters.iter().zip(connections).zip(plans) {
-        let reached = match (&master.server, connection, &clients) {
+    for ((master, admin), plan) in snapshot.masters.iter().zip(admins).zip(plans) {
+        let reached = match (&master.server, admin, &clients) {
             (ObservedServer::Up(facts), Some(admin), Some(clients)) => Some(Reached { facts, admin, clients }),
             _ => None,
         };
         let (row, attempt) = executor.act_on_master(master, reached, plan).await?;
-        outcome.retry |= attempt == Attempt::Retry;
-        outcome.rows.push(row);
+        acted.retry |= attempt == Attempt::Retry;
+        acted.rows.push(row);
     }
-    Ok(outcome)
+    Ok(acted)
 }
 
 async fn act_on_secret(api: &ApiServer, snapshot: &Snapshot, plan: ObjectPlan<Secret>) -> Result<(), Error> {

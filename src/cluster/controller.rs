@@ -13,13 +13,13 @@ use kube::{Api, Resource, ResourceExt};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::act::{Outcome, act};
+use super::act::{Acted, act};
 use super::clock::now;
-use super::decide::{Plan, Rules, decide};
+use super::decide::{ClusterPlan, Rules, decide};
 use super::events;
 use super::look_up::look_up;
 use super::memory::{Memories, Memory};
-use super::monitor::{Monitors, Target};
+use super::monitor::{MonitorTarget, Monitors};
 use super::observed::Snapshot;
 use super::status::write_status;
 use crate::api::cluster::{MasterState, MasterStatus};
@@ -160,7 +160,7 @@ impl Reconciler {
         let mut memory = memory.lock().await;
 
         // Look up (IO): the objects, and what the servers say of themselves.
-        let Some((mut snapshot, connections)) = look_up(ctx, cached, &memory).await? else {
+        let Some((mut snapshot, admins)) = look_up(ctx, cached, &memory).await? else {
             return Ok(Action::await_change());
         };
         let before = snapshot.cluster.status.clone();
@@ -174,8 +174,7 @@ impl Reconciler {
         write_status(&ctx.api, &mut snapshot.cluster, plan.rows(), &problems).await?;
 
         // Act (IO): objects, then masters.
-        let Outcome { rows, retry } =
-            act(&ctx.api, &snapshot, connections, plan, &self.default_image, &mut memory).await?;
+        let Acted { rows, retry } = act(&ctx.api, &snapshot, admins, plan, &self.default_image, &mut memory).await?;
 
         // Status (IO): what became of it.
         write_status(&ctx.api, &mut snapshot.cluster, rows, &problems).await?;
@@ -186,7 +185,7 @@ impl Reconciler {
     }
 
     /// Remembers, by the monotonic clock, and counts the masters that are gone, or without their data, as of now.
-    fn note_crashes(&self, cluster: &RedisLockCluster, plan: &Plan, memory: &mut Memory) {
+    fn note_crashes(&self, cluster: &RedisLockCluster, plan: &ClusterPlan, memory: &mut Memory) {
         for master in plan.crashed() {
             memory.note_gone(master);
             self.ctx.metrics.master_crashed(&cluster.namespace().unwrap_or_default(), &cluster.name_any());
@@ -202,7 +201,7 @@ impl Reconciler {
         let (namespace, name) = (cluster.namespace().unwrap_or_default(), cluster.name_any());
         self.ctx.metrics.set_masters(&namespace, &name, armed, rows.len());
         memory.forget_returned(rows);
-        self.monitors.monitor(cluster, Target::all(snapshot, rows));
+        self.monitors.monitor(cluster, MonitorTarget::all(snapshot, rows));
     }
 }
 

@@ -13,7 +13,7 @@ use super::server::fitness::Facts;
 use crate::api::cluster::{MasterState, MasterStatus};
 use crate::api::{RedisLockCluster, RedisLockClusterSpec};
 
-/// A cluster `votes` of so many masters in the namespace `keys`, with a uid.
+/// A cluster `votes` with this number of masters, in the namespace `keys`, with a uid.
 pub(crate) fn cluster(masters: i32) -> RedisLockCluster {
     let spec = RedisLockClusterSpec {
         masters,
@@ -36,7 +36,7 @@ pub(crate) const DELAY: Duration = Duration::from_secs(65);
 /// Digest of what pods are made from.
 pub(crate) const WANTED: &str = "new";
 
-/// So many seconds after some moment.
+/// This number of seconds after a fixed moment.
 pub(crate) fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_796_000_000 + second).unwrap()
 }
@@ -47,7 +47,7 @@ pub(crate) fn rules(second: i64) -> Rules {
     Rules { now: at(second), restart_delay: DELAY, max_ttl: Duration::from_secs(60), default_image }
 }
 
-/// A bare record.
+/// A record with nothing but a state.
 pub(crate) fn row(state: MasterState) -> MasterStatus {
     MasterStatus::new("votes-0", state)
 }
@@ -94,7 +94,7 @@ pub(crate) fn pod(uid: &str, stage: Stage) -> Existing<ObservedPod> {
     Existing::Ours(ObservedPod { uid: uid.to_owned(), ip, stage, hash: Some(WANTED.to_owned()), note: None })
 }
 
-/// What the fit process `run-1` says, with a marker that names this process.
+/// The facts of the server process `run-1`, which is fit; `marker`: the process that its marker names.
 pub(crate) fn facts(marker: Option<&str>) -> Facts {
     Facts {
         run_id: "run-1".to_owned(),
@@ -105,12 +105,12 @@ pub(crate) fn facts(marker: Option<&str>) -> Facts {
     }
 }
 
-/// The same, as an observed server.
+/// A server that replies with these facts.
 pub(crate) fn up(marker: Option<&str>) -> ObservedServer {
     ObservedServer::Up(facts(marker))
 }
 
-/// A server that does not answer.
+/// A server that does not reply.
 pub(crate) fn unreachable() -> ObservedServer {
     ObservedServer::Unreachable("not reachable: connection refused".to_owned())
 }

@@ -21,14 +21,14 @@ use crate::operator::watch::Watches;
 use crate::operator::watch::locks::reference_to;
 
 /// Connections to the servers of the masters, in order; `None` where there is none.
-pub(crate) type Connections = Vec<Option<Admin>>;
+pub(crate) type Admins = Vec<Option<Admin>>;
 
 /// Looks up the cluster that the watch shows as `cached`; `None` if it is gone, or is being deleted.
 pub(crate) async fn look_up(
     ctx: &Context,
     cached: &RedisLockCluster,
     memory: &Memory,
-) -> Result<Option<(Snapshot, Connections)>, Error> {
+) -> Result<Option<(Snapshot, Admins)>, Error> {
     let (api, name, namespace) = (&ctx.api, cached.name_any(), cached.namespace().unwrap_or_default());
     let Some(cluster) = api.get::<RedisLockCluster>(&namespace, &name).await? else { return Ok(None) };
     if cluster.meta().deletion_timestamp.is_some() || cluster.uid() != cached.uid() {
@@ -45,8 +45,8 @@ pub(crate) async fn look_up(
     let services = services.iter().map(|service| Existing::of(service.as_ref(), &cluster, Service::clone));
     let servers = join_all(pods.iter().map(|pod| ask(pod, key.as_ref()))).await;
     let rows = cluster.status.as_ref().map(|status| status.masters.as_slice()).unwrap_or_default();
-    let (mut masters, mut connections) = (Vec::new(), Vec::new());
-    for (((name, pod), service), (server, connection)) in names.into_iter().zip(pods).zip(services).zip(servers) {
+    let (mut masters, mut admins) = (Vec::new(), Vec::new());
+    for (((name, pod), service), (server, admin)) in names.into_iter().zip(pods).zip(services).zip(servers) {
         let started_before = match &service {
             Existing::Ours(service) => service.annotations().contains_key(names::STARTED_AT_ANNOTATION),
             // A former cluster of this name was deleted just now: leases on it may still be held.
@@ -63,10 +63,10 @@ pub(crate) async fn look_up(
             since_gone: memory.since_gone(&name),
             name,
         });
-        connections.push(connection);
+        admins.push(admin);
     }
     let namespaces = client_namespaces(&cluster, &ctx.watches);
-    Ok(Some((Snapshot { cluster, secret, key, masters, namespaces }, connections)))
+    Ok(Some((Snapshot { cluster, secret, key, masters, namespaces }, admins)))
 }
 
 /// Namespaces with a lock that is, or may be, on `cluster`, as far as the cluster admits them.

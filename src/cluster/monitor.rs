@@ -45,7 +45,7 @@ pub(crate) enum Finding {
 
 /// A server to monitor.
 #[derive(Clone, Debug)]
-pub(crate) struct Target {
+pub(crate) struct MonitorTarget {
     master: String,
     /// Its pod's IP address.
     host: String,
@@ -60,7 +60,7 @@ pub(crate) struct Monitors {
     clusters: Watch<WatchedCluster>,
     metrics: Metrics,
     requests: mpsc::UnboundedSender<ClusterRef>,
-    targets: Mutex<HashMap<String, watch::Sender<Vec<Target>>>>,
+    targets: Mutex<HashMap<String, watch::Sender<Vec<MonitorTarget>>>>,
 }
 
 /// The task of one cluster.
@@ -81,9 +81,9 @@ struct MonitoredServer {
     trimmed: Option<Instant>,
 }
 
-// === impl Target ===
+// === impl MonitorTarget ===
 
-impl Target {
+impl MonitorTarget {
     /// The servers to monitor until the next reconcile, each as this one leaves it: found as in `snapshot`, recorded as in `rows`.
     pub(crate) fn all(snapshot: &Snapshot, rows: &[MasterStatus]) -> Vec<Self> {
         let Some(key) = &snapshot.key else { return Vec::new() };
@@ -118,7 +118,7 @@ impl Monitors {
     }
 
     /// Monitors `targets` of `cluster` from now on, instead of the former ones.
-    pub(crate) fn monitor(&self, cluster: &RedisLockCluster, targets: Vec<Target>) {
+    pub(crate) fn monitor(&self, cluster: &RedisLockCluster, targets: Vec<MonitorTarget>) {
         let uid = cluster.uid().unwrap_or_default();
         let mut all = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, sender| !sender.is_closed());
@@ -150,7 +150,7 @@ impl Monitors {
 // === impl Monitor ===
 
 impl Monitor {
-    async fn run(mut self, mut targets: watch::Receiver<Vec<Target>>) {
+    async fn run(mut self, mut targets: watch::Receiver<Vec<MonitorTarget>>) {
         let mut ticks = tokio::time::interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut requested: Option<Instant> = None;
@@ -181,7 +181,7 @@ impl Monitor {
     }
 
     /// Whether a server is not as expected.
-    async fn check(&mut self, targets: &[Target]) -> bool {
+    async fn check(&mut self, targets: &[MonitorTarget]) -> bool {
         let mut checks = Vec::new();
         for target in targets {
             let mut server = self.servers.remove(&target.master).unwrap_or_default();

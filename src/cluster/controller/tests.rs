@@ -6,6 +6,7 @@ use futures::FutureExt as _;
 use http::{Method, Request, Response};
 use kube::client::Body;
 use kube::core::DeserializeGuard;
+use redlock_test_servers::server::{PATIENCE, eventually};
 use serde_json::{Value, json};
 use tower_test::mock::{self, Handle};
 
@@ -15,17 +16,17 @@ use crate::cluster::fixtures;
 use crate::operator::leadership::Leadership;
 
 /// A write that the API server refuses: the object (`status`, or `<Kind> <name>`), code and reason of the refusal.
-type Refusal = (&'static str, u16, &'static str);
+type RefusedWrite = (&'static str, u16, &'static str);
 
 /// An API server with one cluster and nothing else. It stores the status of that, and records the objects that are written.
 struct Scenario {
     cluster: Mutex<RedisLockCluster>,
-    refusal: Option<Refusal>,
+    refusal: Option<RefusedWrite>,
     writes: Mutex<Vec<String>>,
 }
 
 impl Scenario {
-    fn new(masters: i32, refusal: Option<Refusal>) -> Arc<Self> {
+    fn new(masters: i32, refusal: Option<RefusedWrite>) -> Arc<Self> {
         let mut cluster = fixtures::cluster(masters);
         cluster.metadata.resource_version = Some("1".to_owned());
         Arc::new(Self { cluster: Mutex::new(cluster), refusal, writes: Mutex::default() })
@@ -40,8 +41,14 @@ impl Scenario {
     }
 
     async fn answer(self: Arc<Self>, mut requests: Handle<Request<Body>, Response<Body>>) {
+        let mut watches = Vec::new();
         while let Some((request, send)) = requests.next_request().await {
             let (parts, body) = request.into_parts();
+            if parts.uri.query().is_some_and(|query| query.contains("watch=")) {
+                // Nothing changes.
+                watches.push(send);
+                continue;
+            }
             let body: Value = serde_json::from_slice(&body.collect_bytes().await.unwrap()).unwrap_or_default();
             let (code, answer) = self.reply(&parts.method, parts.uri.path(), body);
             let answer = Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()));
@@ -62,11 +69,12 @@ impl Scenario {
         match *method {
             Method::GET if path.ends_with("/redislockclusters/votes") => (200, json!(&*cluster)),
             Method::GET if path.ends_with("/pods") => {
-                (200, json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": []}))
+                (200, json!({"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []}))
             }
-            Method::GET if path.ends_with("/services") => {
-                (200, json!({"kind": "ServiceList", "apiVersion": "v1", "metadata": {}, "items": []}))
-            }
+            Method::GET if path.ends_with("/services") => (
+                200,
+                json!({"kind": "ServiceList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []}),
+            ),
             Method::GET => failure(404, "NotFound"),
             Method::POST if path.contains("/events.k8s.io/") => (201, body),
             Method::POST | Method::PATCH => {
@@ -189,13 +197,48 @@ async fn a_namespace_that_is_being_deleted_is_no_error() {
     assert_eq!(reconcile_once(&scenario).await.unwrap(), Action::await_change());
 }
 
+fn lock(spec: &Value) -> WatchedLock {
+    let metadata = json!({"name": "a", "namespace": "billing", "uid": "u"});
+    let body =
+        json!({"apiVersion": "redlock.dev/v1alpha1", "kind": "DistributedLock", "metadata": metadata, "spec": spec});
+    serde_json::from_value(body).unwrap()
+}
+
+fn on_votes() -> Value {
+    json!({"clusterRef": {"name": "votes", "namespace": "keys"}})
+}
+
+#[tokio::test]
+async fn a_cluster_is_reconciled_once_all_is_listed_and_again_when_a_lock_on_it_changes() {
+    let scenario = Scenario::new(1, None);
+    let (service, requests) = mock::pair::<Request<Body>, Response<Body>>();
+    tokio::spawn(Arc::clone(&scenario).answer(requests));
+    let (ctx, mut feeds) = Context::for_tests(kube::Client::new(service, "keys"), Leadership::always());
+    let (health, shutdown) = (ctx.health.clone(), CancellationToken::new());
+    health.awaits(CLUSTER_CONTROLLER, "the first list");
+    let running = tokio::spawn(run(ctx, "redis:7.4-alpine".to_owned(), shutdown.clone()));
+    let cluster = scenario.cluster.lock().unwrap().clone();
+    feeds.clusters.list([DeserializeGuard(Ok(cluster))]);
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(scenario.writes(), [""; 0], "without the list of locks all clients would be locked out");
+    assert!(health.readiness().is_err());
+
+    feeds.locks.list([]);
+    eventually("ready", async || health.readiness().ok()).await;
+    let first = ["status", "Secret votes-auth", "Service votes-0", "Pod votes-0", "status"];
+    eventually("the first reconcile", async || (scenario.writes().len() >= first.len()).then_some(())).await;
+    assert_eq!(scenario.writes()[..first.len()], first);
+    feeds.locks.take(watcher::Event::Apply(lock(&on_votes())));
+    let quarantined = async || (scenario.status().masters[0].state == MasterState::Quarantined).then_some(());
+    eventually("another reconcile, which sees that the pod is gone", quarantined).await;
+    shutdown.cancel();
+    timeout(PATIENCE, running).await.expect("the controller ends").unwrap();
+}
+
 #[tokio::test]
 async fn a_changed_lock_names_its_cluster_and_one_that_cannot_be_read_names_all() {
-    let lock = |spec: serde_json::Value| -> WatchedLock {
-        let metadata = json!({"name": "a", "namespace": "billing", "uid": "u"});
-        let body = json!({"apiVersion": "redlock.dev/v1alpha1", "kind": "DistributedLock", "metadata": metadata, "spec": spec});
-        serde_json::from_value(body).unwrap()
-    };
     let other = || {
         let mut cluster = fixtures::cluster(3);
         cluster.metadata.name = Some("other".to_owned());
@@ -212,12 +255,11 @@ async fn a_changed_lock_names_its_cluster_and_one_that_cannot_be_read_names_all(
     };
     feeds.locks.list([]);
     assert_eq!(named(), ["other", "votes"]);
-    let on = json!({"clusterRef": {"name": "votes", "namespace": "keys"}});
-    feeds.locks.take(watcher::Event::Apply(lock(on.clone())));
+    feeds.locks.take(watcher::Event::Apply(lock(&on_votes())));
     assert_eq!(named(), ["votes"]);
-    feeds.locks.take(watcher::Event::Apply(lock(json!({"clusterRef": 1}))));
+    feeds.locks.take(watcher::Event::Apply(lock(&json!({"clusterRef": 1}))));
     assert_eq!(named(), ["other", "votes"]);
-    feeds.locks.take(watcher::Event::Delete(lock(on)));
+    feeds.locks.take(watcher::Event::Delete(lock(&on_votes())));
     assert_eq!(named(), ["votes"]);
 }
 

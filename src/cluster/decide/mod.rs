@@ -46,7 +46,7 @@ pub(crate) struct Rules {
 
 /// What to do about a cluster.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Plan {
+pub(crate) struct ClusterPlan {
     /// What a person has to change.
     pub(crate) problems: Vec<Problem>,
     /// A problem concerns the whole cluster: the records are written, and nothing else is done.
@@ -60,7 +60,7 @@ pub(crate) struct Plan {
 }
 
 /// Decides about a cluster.
-pub(crate) fn decide(snapshot: &Snapshot, rules: &Rules) -> Plan {
+pub(crate) fn decide(snapshot: &Snapshot, rules: &Rules) -> ClusterPlan {
     let problems = problems(snapshot);
     let is_blocked = problems.iter().any(|problem| problem.blocks_all);
     let mut masters: Vec<_> = snapshot.masters.iter().map(|master| decide_master(rules, master)).collect();
@@ -77,7 +77,7 @@ pub(crate) fn decide(snapshot: &Snapshot, rules: &Rules) -> Plan {
         }
     }
     let services = snapshot.masters.iter().map(|master| plan_service(rules, &snapshot.cluster, master));
-    Plan { problems, is_blocked, secret: plan_secret(snapshot), services: services.collect(), masters }
+    ClusterPlan { problems, is_blocked, secret: plan_secret(snapshot), services: services.collect(), masters }
 }
 
 // === impl Rules ===
@@ -90,9 +90,9 @@ impl Rules {
     }
 }
 
-// === impl Plan ===
+// === impl ClusterPlan ===
 
-impl Plan {
+impl ClusterPlan {
     /// The new records of the masters. They must be written before anything is done.
     pub(crate) fn rows(&self) -> Vec<MasterStatus> {
         self.masters.iter().map(|plan| plan.row.clone()).collect()

@@ -20,7 +20,7 @@ fn first() -> ObservedMaster {
     master(None, Existing::Absent, ObservedServer::NotAsked)
 }
 
-fn actions(plan: &Plan) -> Vec<MasterAction> {
+fn actions(plan: &ClusterPlan) -> Vec<MasterAction> {
     plan.masters.iter().map(|plan| plan.action).collect()
 }
 

@@ -17,7 +17,7 @@ fn a_master_that_was_never_started_is_created_at_once_and_its_start_is_recorded_
     let first = master(None, Existing::Absent, ObservedServer::NotAsked);
     let plan = expect(&rules(0), &first, MasterState::Starting, MasterAction::Create);
     assert_eq!((plan.row.crashes, &plan.row.restart_not_before), (0, &None));
-    // The operator stopped after the record and before the pod: it goes on.
+    // The operator stopped after the record and before the pod: it continues.
     let again = master(Some(plan.row), Existing::Absent, ObservedServer::NotAsked);
     expect(&rules(1), &again, MasterState::Starting, MasterAction::Create);
 }
@@ -108,7 +108,7 @@ fn a_wiped_status_with_a_server_that_is_not_armed_waits_out_the_delay() {
         let wiped = master(None, pod("pod-1", Stage::Running), server.clone());
         let plan = expect(&rules(0), &wiped, MasterState::Starting, MasterAction::Nothing);
         assert_eq!(plan.row.restart_not_before, Some(MicroTime(at(65))), "{server:?}");
-        // What was not proven to be gone does not count as gone: the delay begins anew when it goes.
+        // A pod that was not proven to be gone does not count as gone: the delay starts again when it goes.
         let vanished = master(Some(plan.row.clone()), Existing::Absent, ObservedServer::NotAsked);
         let later = expect(&rules(60), &vanished, MasterState::Quarantined, MasterAction::Nothing);
         assert_eq!(later.row.restart_not_before, Some(MicroTime(at(125))));
@@ -134,7 +134,7 @@ fn nothing_is_created_where_another_object_has_the_name() {
             MasterState::Quarantined,
             MasterAction::Nothing,
         );
-        // And the crash of the master that was there is recorded all the same.
+        // The crash of the master that was there is still recorded.
         let plan = expect(
             &rules(0),
             &master(Some(armed()), slot, ObservedServer::NotAsked),
@@ -169,7 +169,7 @@ fn an_ended_pod_is_recorded_and_then_deleted() {
         MasterAction::Delete,
     );
     assert_eq!((plan.row.crashes, &plan.row.last_crash_time), (1, &Some(MicroTime(at(0)))));
-    // The deletion failed: it is repeated, the record stays.
+    // The deletion failed: it is repeated, and the record stays.
     let again = master(Some(plan.row.clone()), pod("pod-1", stage), ObservedServer::NotAsked);
     assert_eq!(expect(&rules(5), &again, MasterState::Quarantined, MasterAction::Delete).row, plan.row);
     // The object went: the record stays.
@@ -234,7 +234,7 @@ fn an_armed_server_without_its_marker_has_lost_its_data_and_counts_once() {
     // The deletion failed.
     let again = master(Some(plan.row.clone()), pod("pod-1", Stage::Running), up(None));
     assert_eq!(expect(&rules(1), &again, MasterState::Terminating, MasterAction::Delete).row, plan.row);
-    // It goes: the delay begins when it has gone.
+    // It goes: the delay starts when it is gone.
     let going = master(Some(plan.row), pod("pod-1", Stage::Doubtful { deleting: true }), up(None));
     let plan = expect(&rules(2), &going, MasterState::Terminating, MasterAction::Nothing);
     let gone = master(Some(plan.row), Existing::Absent, ObservedServer::NotAsked);
