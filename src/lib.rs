@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //! - [`api`]: the kinds `RedisLockCluster` and `DistributedLock`
-//! - [`cluster`]: controller of `RedisLockCluster`: keeps the masters, keeps a crashed one out until it can do no harm
+//! - `cluster`: controller of `RedisLockCluster`: keeps the masters, keeps a crashed one out until it can do no harm
 //! - [`lock`]: controller of `DistributedLock`: takes, keeps, observes and gives back locks
 //! - [`contract`]: what two sides must agree on
 //! - [`operator`]: wiring of both controllers: leadership, health, metrics, events, shutdown
@@ -13,7 +13,7 @@
 pub mod agent;
 pub mod api;
 pub mod cli;
-pub mod cluster;
+mod cluster;
 pub mod contract;
 pub mod duration;
 pub mod lock;

@@ -6,13 +6,15 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::Resource;
 
-use super::decide::{MasterFound, Rules};
-use super::snapshot::{ArmedMarker, Facts, PodFound, ServerFound, Slot, Stage};
+use super::decide::Rules;
+use super::observed::{Existing, ObservedMaster, ObservedPod, ObservedServer, Stage};
+use super::server::arm::ArmedMarker;
+use super::server::fitness::Facts;
 use crate::api::cluster::{MasterState, MasterStatus};
 use crate::api::{RedisLockCluster, RedisLockClusterSpec};
 
-/// A cluster `votes` of so many masters in the namespace `keys`, with a uid.
-pub fn cluster(masters: i32) -> RedisLockCluster {
+/// A cluster `votes` with this number of masters, in the namespace `keys`, with a uid.
+pub(crate) fn cluster(masters: i32) -> RedisLockCluster {
     let spec = RedisLockClusterSpec {
         masters,
         image: None,
@@ -30,27 +32,28 @@ pub fn cluster(masters: i32) -> RedisLockCluster {
 }
 
 /// The restart delay.
-pub const DELAY: Duration = Duration::from_secs(65);
+pub(crate) const DELAY: Duration = Duration::from_secs(65);
 /// Digest of what pods are made from.
-pub const WANTED: &str = "new";
+pub(crate) const WANTED: &str = "new";
 
-/// So many seconds after some moment.
-pub fn at(second: i64) -> Timestamp {
+/// This number of seconds after a fixed moment.
+pub(crate) fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_796_000_000 + second).unwrap()
 }
 
 /// The rules at that second.
-pub fn rules(second: i64) -> Rules {
-    Rules { now: at(second), restart_delay: DELAY, max_ttl: Duration::from_secs(60) }
+pub(crate) fn rules(second: i64) -> Rules {
+    let default_image = "redis:7.4-alpine".to_owned();
+    Rules { now: at(second), restart_delay: DELAY, max_ttl: Duration::from_secs(60), default_image }
 }
 
-/// A bare record.
-pub fn row(state: MasterState) -> MasterStatus {
+/// A record with nothing but a state.
+pub(crate) fn row(state: MasterState) -> MasterStatus {
     MasterStatus::new("votes-0", state)
 }
 
 /// A master that voted as the process `run-1` in the pod `pod-1`.
-pub fn armed() -> MasterStatus {
+pub(crate) fn armed() -> MasterStatus {
     MasterStatus {
         pod_uid: Some("pod-1".to_owned()),
         run_id: Some("run-1".to_owned()),
@@ -60,7 +63,7 @@ pub fn armed() -> MasterStatus {
 }
 
 /// A master whose pod `pod-1` was seen to be gone at second 0.
-pub fn quarantined() -> MasterStatus {
+pub(crate) fn quarantined() -> MasterStatus {
     MasterStatus {
         state: MasterState::Quarantined,
         crashes: 1,
@@ -72,12 +75,13 @@ pub fn quarantined() -> MasterStatus {
 }
 
 /// A master with this record, pod and server.
-pub fn master(row: Option<MasterStatus>, pod: Slot<PodFound>, server: ServerFound) -> MasterFound {
-    MasterFound {
+pub(crate) fn master(row: Option<MasterStatus>, pod: Existing<ObservedPod>, server: ObservedServer) -> ObservedMaster {
+    ObservedMaster {
         name: "votes-0".to_owned(),
         address: "votes-0.keys.svc:6379".to_owned(),
         started_before: row.is_some(),
         row,
+        service: Existing::Absent,
         pod,
         server,
         since_gone: None,
@@ -85,28 +89,28 @@ pub fn master(row: Option<MasterStatus>, pod: Slot<PodFound>, server: ServerFoun
 }
 
 /// A pod of ours.
-pub fn pod(uid: &str, stage: Stage) -> Slot<PodFound> {
+pub(crate) fn pod(uid: &str, stage: Stage) -> Existing<ObservedPod> {
     let ip = Some("10.0.0.1".to_owned());
-    Slot::Ours(PodFound { uid: uid.to_owned(), ip, stage, hash: Some(WANTED.to_owned()), note: None })
+    Existing::Ours(ObservedPod { uid: uid.to_owned(), ip, stage, hash: Some(WANTED.to_owned()), note: None })
 }
 
-/// What the fit process `run-1` says, with a marker that names this process.
-pub fn facts(marker: Option<&str>) -> Facts {
+/// The facts of the server process `run-1`, which is fit; `marker`: the process that its marker names.
+pub(crate) fn facts(marker: Option<&str>) -> Facts {
     Facts {
         run_id: "run-1".to_owned(),
-        marker: marker.map(|run_id| ArmedMarker { run_id: run_id.to_owned(), cap_millis: 60_000 }),
+        marker: marker.map(|run_id| ArmedMarker { run_id: run_id.to_owned(), cap: Duration::from_secs(60) }),
         unfit: None,
         namespaces: Vec::new(),
         knows_setinfo: true,
     }
 }
 
-/// The same, as a server found.
-pub fn up(marker: Option<&str>) -> ServerFound {
-    ServerFound::Up(facts(marker))
+/// A server that replies with these facts.
+pub(crate) fn up(marker: Option<&str>) -> ObservedServer {
+    ObservedServer::Up(facts(marker))
 }
 
-/// A server that does not answer.
-pub fn unreachable() -> ServerFound {
-    ServerFound::Unreachable("not reachable: connection refused".to_owned())
+/// A server that does not reply.
+pub(crate) fn unreachable() -> ObservedServer {
+    ObservedServer::Unreachable("not reachable: connection refused".to_owned())
 }

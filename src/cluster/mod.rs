@@ -1,34 +1,32 @@
 //! Controller of `RedisLockCluster`: keeps the masters, and keeps a crashed one out until it can do no harm.
 //!
 //! # Layout
-//! A reconcile is five steps, a file each, with IO at the ends only:
-//! - [`resolve`]: reads what is there, from the API server and from the servers themselves ([`snapshot`]: reduced to what
-//!   decisions need)
-//! - [`validate`]: what stands in the way of the cluster as it is written
-//! - [`decide`]: what to do about each master, and the promises that this keeps; [`roll`]: a changed spec, one master at a time
-//! - [`apply`]: carries it out; [`build`] and [`conf`]: the objects and the configuration file as they should be; [`arm`]: the
-//!   servers
-//! - [`status`]: what is reported
+//! - [`controller`]: what triggers a reconcile, and its steps, a file each: look up (IO) → decide → record (IO) → act (IO) →
+//!   status (IO) → when next
+//! - [`look_up`]: the objects, and what the servers say of themselves; [`observed`]: that, reduced to what decisions need
+//! - [`decide`]: what to do. Pure. [`decide::master`] has **the four invariants**; there a crash time becomes `restartNotBefore`
+//! - [`act`]: carries it out
+//! - [`status`]: what is reported and recorded; [`events`]: what is worth an Event
 //!
-//! Around them:
-//! - [`controller`]: what triggers a reconcile, and when the next one is due
-//! - [`monitor`]: looks after the servers between reconciles
-//! - [`error`]: what can stop a reconcile
+//! What the steps stand on:
+//! - [`build`]: the objects as they should be
+//! - [`server`]: the operator's side of a Redis server: facts, arming, and **the ACL rules** ([`server::acl`])
+//! - [`monitor`]: asks the servers between reconciles
+//! - [`memory`]: what this process remembers besides the status; [`clock`]: the wall clock
 
-pub mod apply;
-pub mod arm;
-pub mod build;
-pub mod conf;
-pub mod controller;
-pub mod decide;
-pub mod error;
+mod act;
+mod build;
+mod clock;
+mod controller;
+mod decide;
+mod events;
 #[cfg(test)]
 mod fixtures;
-pub mod monitor;
-pub mod resolve;
-pub mod roll;
-pub mod snapshot;
-pub mod status;
-pub mod validate;
+mod look_up;
+mod memory;
+mod monitor;
+mod observed;
+mod server;
+mod status;
 
-pub use controller::run;
+pub(crate) use controller::run;

@@ -1,5 +1,5 @@
-//! Looks after the servers between reconciles: a task per cluster asks each server once a second whether it is as it was
-//! last found, and has the cluster reconciled if not. It changes nothing itself, but for trimming old fencing tokens.
+//! Monitors the servers between reconciles. A task per cluster asks each server once a second whether it is still as the last
+//! reconcile left it, and triggers a reconcile if it is not. The task changes nothing, except that it trims old fencing tokens.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,93 +7,118 @@ use std::time::Duration;
 
 use futures::channel::mpsc;
 use futures::future::join_all;
-use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Resource, ResourceExt};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::arm::{Admin, AdminError};
+use super::observed::{ObservedServer, Snapshot};
+use super::server::{Admin, AdminError};
+use crate::api::cluster::{MasterState, MasterStatus};
 use crate::api::{RedisLockCluster, WatchedCluster};
 use crate::contract::credentials::Password;
 use crate::contract::names::REDIS_PORT;
 use crate::operator::metrics::Metrics;
+use crate::operator::watch::Watch;
+use crate::operator::watch::locks::{ClusterRef, reference_to};
 
 /// How often each server is asked.
 const PERIOD: Duration = Duration::from_secs(1);
-/// So many times in a row a server must not answer to be taken for unreachable: one lost packet is no news.
-const PATIENCE: u32 = 2;
-/// When to ask for a reconcile again if nothing came of the last request.
-const REPEAT: Duration = Duration::from_secs(15);
+/// Consecutive failed checks before a server counts as unreachable. One lost packet is ignored.
+const MAX_FAILURES: u32 = 2;
+/// When a reconcile is requested again, if the last request changed nothing.
+const REPEAT_AFTER: Duration = Duration::from_secs(15);
 /// How often old fencing tokens are trimmed.
 const TRIM_PERIOD: Duration = Duration::from_secs(3600);
 
-/// How a server was found.
+/// What a check of a server found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Finding {
-    /// No connection, or no answer.
+pub(crate) enum Finding {
+    /// No connection, or no reply.
     Unreachable,
     /// It refuses the operator.
     Refused,
-    /// This process answers, and is not armed.
+    /// This server process (by its `run_id`) replies, and is not armed.
     NotArmed(String),
-    /// This process answers, and is armed.
+    /// This server process replies, and is armed.
     Armed(String),
 }
 
-/// A server to look after.
+/// A server to monitor.
 #[derive(Clone, Debug)]
-pub struct Target {
-    /// Name of the master.
-    pub master: String,
-    /// Its pod's address.
-    pub host: String,
-    /// The operator's password.
-    pub password: Password,
+pub(crate) struct MonitorTarget {
+    master: String,
+    /// Its pod's IP address.
+    host: String,
+    password: Password,
     /// How the last reconcile found it, or left it.
-    pub found: Finding,
+    expected: Finding,
 }
 
-/// The tasks of all clusters. They end when their cluster or this value is gone.
+/// The tasks of all clusters. A task ends when its cluster is gone, or when this value is dropped.
 #[derive(Debug)]
-pub struct Monitors {
-    clusters: Store<WatchedCluster>,
+pub(crate) struct Monitors {
+    clusters: Watch<WatchedCluster>,
     metrics: Metrics,
-    requests: mpsc::UnboundedSender<ObjectRef<WatchedCluster>>,
-    targets: Mutex<HashMap<String, watch::Sender<Vec<Target>>>>,
+    requests: mpsc::UnboundedSender<ClusterRef>,
+    targets: Mutex<HashMap<String, watch::Sender<Vec<MonitorTarget>>>>,
 }
 
+/// The task of one cluster.
 struct Monitor {
-    clusters: Store<WatchedCluster>,
-    cluster: ObjectRef<WatchedCluster>,
+    clusters: Watch<WatchedCluster>,
+    cluster: ClusterRef,
     uid: Option<String>,
-    requests: mpsc::UnboundedSender<ObjectRef<WatchedCluster>>,
-    watched: HashMap<String, Watched>,
+    requests: mpsc::UnboundedSender<ClusterRef>,
+    servers: HashMap<String, MonitoredServer>,
 }
 
-/// What the task keeps of a server between two looks.
+/// What is kept of a server between two checks.
 #[derive(Default)]
-struct Watched {
+struct MonitoredServer {
     host: String,
     admin: Option<Admin>,
     failures: u32,
     trimmed: Option<Instant>,
 }
 
+// === impl MonitorTarget ===
+
+impl MonitorTarget {
+    /// The servers to monitor until the next reconcile, each as this one leaves it: found as in `snapshot`, recorded as in `rows`.
+    pub(crate) fn all(snapshot: &Snapshot, rows: &[MasterStatus]) -> Vec<Self> {
+        let Some(key) = &snapshot.key else { return Vec::new() };
+        let mut targets = Vec::new();
+        for (master, row) in snapshot.masters.iter().zip(rows) {
+            let Some(host) = master.pod.ours().and_then(|pod| pod.ip.clone()) else { continue };
+            let expected = match &master.server {
+                ObservedServer::NotAsked => continue,
+                ObservedServer::Unreachable(_) => Finding::Unreachable,
+                ObservedServer::Refused(_) => Finding::Refused,
+                ObservedServer::Up(facts) if facts.is_armed() || row.state == MasterState::Armed => {
+                    Finding::Armed(facts.run_id.clone())
+                }
+                ObservedServer::Up(facts) => Finding::NotArmed(facts.run_id.clone()),
+            };
+            targets.push(Self { master: master.name.clone(), host, password: key.operator_password(), expected });
+        }
+        targets
+    }
+}
+
 // === impl Monitors ===
 
 impl Monitors {
-    /// No tasks yet, and the requests for reconciles that they will make. That stream lives as long as this value.
-    #[must_use]
-    pub fn new(
-        clusters: Store<WatchedCluster>,
+    /// No tasks yet, and the reconciles that they will request. The stream ends with this value.
+    pub(crate) fn new(
+        clusters: Watch<WatchedCluster>,
         metrics: Metrics,
-    ) -> (Self, mpsc::UnboundedReceiver<ObjectRef<WatchedCluster>>) {
+    ) -> (Self, mpsc::UnboundedReceiver<ClusterRef>) {
         let (requests, stream) = mpsc::unbounded();
         (Self { clusters, metrics, requests, targets: Mutex::default() }, stream)
     }
 
-    /// Looks after `targets` of `cluster` from now on, instead of those before.
-    pub fn look_after(&self, cluster: &RedisLockCluster, targets: Vec<Target>) {
+    /// Monitors `targets` of `cluster` from now on, instead of the former ones.
+    pub(crate) fn monitor(&self, cluster: &RedisLockCluster, targets: Vec<MonitorTarget>) {
         let uid = cluster.uid().unwrap_or_default();
         let mut all = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, sender| !sender.is_closed());
@@ -102,19 +127,19 @@ impl Monitors {
             return;
         }
         let (sender, receiver) = watch::channel(targets);
-        let reference = ObjectRef::new(&cluster.name_any()).within(&cluster.namespace().unwrap_or_default());
+        let reference = reference_to(cluster);
         let monitor = Monitor {
             clusters: self.clusters.clone(),
             cluster: reference.clone(),
             uid: Some(uid.clone()),
             requests: self.requests.clone(),
-            watched: HashMap::new(),
+            servers: HashMap::new(),
         };
         all.insert(uid, sender);
         let (metrics, clusters) = (self.metrics.clone(), self.clusters.clone());
         tokio::spawn(async move {
             monitor.run(receiver).await;
-            // A new cluster of the same name goes on counting.
+            // The counters go on if there is a new cluster of the same name.
             if clusters.get(&reference).is_none() {
                 metrics.forget_cluster(reference.namespace.as_deref().unwrap_or_default(), &reference.name);
             }
@@ -125,7 +150,7 @@ impl Monitors {
 // === impl Monitor ===
 
 impl Monitor {
-    async fn run(mut self, mut targets: watch::Receiver<Vec<Target>>) {
+    async fn run(mut self, mut targets: watch::Receiver<Vec<MonitorTarget>>) {
         let mut ticks = tokio::time::interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut requested: Option<Instant> = None;
@@ -140,9 +165,9 @@ impl Monitor {
             if !self.cluster_exists() {
                 return;
             }
-            let now = targets.borrow_and_update().clone();
-            let changed = self.look(&now).await;
-            if changed && requested.is_none_or(|at| at.elapsed() >= REPEAT) {
+            let current = targets.borrow_and_update().clone();
+            let changed = self.check(&current).await;
+            if changed && requested.is_none_or(|at| at.elapsed() >= REPEAT_AFTER) {
                 requested = Some(Instant::now());
                 if self.requests.unbounded_send(self.cluster.clone()).is_err() {
                     return;
@@ -155,32 +180,33 @@ impl Monitor {
         self.clusters.get(&self.cluster).is_some_and(|cluster| cluster.meta().uid == self.uid)
     }
 
-    /// Whether a server is not as it was found.
-    async fn look(&mut self, targets: &[Target]) -> bool {
-        let mut looks = Vec::new();
+    /// Whether a server is not as expected.
+    async fn check(&mut self, targets: &[MonitorTarget]) -> bool {
+        let mut checks = Vec::new();
         for target in targets {
-            let mut watched = self.watched.remove(&target.master).unwrap_or_default();
-            if watched.host != target.host {
-                watched = Watched { host: target.host.clone(), ..Watched::default() };
+            let mut server = self.servers.remove(&target.master).unwrap_or_default();
+            if server.host != target.host {
+                server = MonitoredServer { host: target.host.clone(), ..MonitoredServer::default() };
             }
-            looks.push(async move {
-                let finding = watched.look(target).await;
-                (target, watched, finding)
+            checks.push(async move {
+                let finding = server.check(&target.password).await;
+                (target, server, finding)
             });
         }
-        let looks = join_all(looks).await;
-        let changed = looks.iter().any(|(target, _, finding)| finding.as_ref().is_some_and(|now| *now != target.found));
-        self.watched = looks.into_iter().map(|(target, watched, _)| (target.master.clone(), watched)).collect();
+        let checks = join_all(checks).await;
+        let changed =
+            checks.iter().any(|(target, _, finding)| finding.as_ref().is_some_and(|found| *found != target.expected));
+        self.servers = checks.into_iter().map(|(target, server, _)| (target.master.clone(), server)).collect();
         changed
     }
 }
 
-// === impl Watched ===
+// === impl MonitoredServer ===
 
-impl Watched {
-    /// How the server is; `None` while that is not sure.
-    async fn look(&mut self, target: &Target) -> Option<Finding> {
-        match self.ask(&target.password).await {
+impl MonitoredServer {
+    /// How the server is; `None` while that is uncertain.
+    async fn check(&mut self, password: &Password) -> Option<Finding> {
+        match self.ask(password).await {
             Ok((run_id, armed)) => {
                 self.failures = 0;
                 Some(if armed { Finding::Armed(run_id) } else { Finding::NotArmed(run_id) })
@@ -188,7 +214,7 @@ impl Watched {
             Err(AdminError::Unreachable(_)) => {
                 self.admin = None;
                 self.failures = self.failures.saturating_add(1);
-                (self.failures >= PATIENCE).then_some(Finding::Unreachable)
+                (self.failures >= MAX_FAILURES).then_some(Finding::Unreachable)
             }
             Err(AdminError::Login | AdminError::Refused(_)) => {
                 self.admin = None;

@@ -1,36 +1,44 @@
-//! What is reported of a cluster, when it is written, and what is worth an Event.
+//! Third and fifth step: what the status of a cluster says ([`summarize`], pure), and how it is written.
+//!
+//! The status is also the record that keeps a crashed master out. So it is written before anything is done.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use kube::api::{Patch, PatchParams};
-use kube::runtime::events::EventType;
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::{Resource, ResourceExt};
+use redlock_engine::quorum::Quorum;
 use serde_json::json;
 
-use super::error::Error;
-use super::validate::{NAME_CONFLICT, Problem};
+use super::clock::now;
+use super::decide::validate::{NAME_CONFLICT, Problem};
 use crate::api::cluster::{ClusterPhase, MasterState, MasterStatus};
 use crate::api::condition::{self, Truth, set_condition};
 use crate::api::{RedisLockCluster, RedisLockClusterStatus};
-use crate::contract::names::STATUS_MANAGER;
-use redlock_engine::quorum::Quorum;
+use crate::operator::api_server::{ApiServer, Error};
 
-/// Something that happened, for an Event.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
-    /// Whether it is bad news.
-    pub kind: EventType,
-    /// The master that it is about; `None`: the cluster.
-    pub master: Option<String>,
-    /// What happened, in a word.
-    pub reason: &'static str,
-    /// What happened, in a sentence.
-    pub note: String,
+/// Writes the status of `cluster` with these records, if it differs from what `cluster` has, and takes over what the API server
+/// answers.
+///
+/// It fails with an outdated write ([`Error::is_outdated_write`]) if the cluster was written since it was read. A record of who
+/// may vote must never be replaced by one that was decided on an older state, however long this task slept in between.
+pub(crate) async fn write_status(
+    api: &ApiServer,
+    cluster: &mut RedisLockCluster,
+    rows: Vec<MasterStatus>,
+    problems: &[Problem],
+) -> Result<(), Error> {
+    api.require_leadership()?;
+    let status = summarize(cluster, rows, problems, now());
+    if cluster.status.as_ref() == Some(&status) {
+        return Ok(());
+    }
+    let (name, namespace) = (cluster.name_any(), cluster.namespace().unwrap_or_default());
+    let guard = json!({"resourceVersion": cluster.resource_version()});
+    *cluster = api.apply_status(&namespace, &name, guard, &status).await?;
+    Ok(())
 }
 
-/// The status of a cluster whose masters are as in `rows`.
-#[must_use]
-pub fn summarize(
+/// The status of a cluster with these records of its masters.
+pub(crate) fn summarize(
     cluster: &RedisLockCluster,
     rows: Vec<MasterStatus>,
     problems: &[Problem],
@@ -40,7 +48,7 @@ pub fn summarize(
     let quorum = Quorum::of(rows.len());
     let armed = rows.iter().filter(|row| row.state == MasterState::Armed).count();
     let (all, available) = (armed == rows.len(), quorum.is_reached_by(armed));
-    // A cluster leaves Pending once, when every master has been armed.
+    // A cluster leaves Pending once: when every master is armed for the first time.
     let bootstrapping = old.phase.is_none_or(|phase| phase == ClusterPhase::Pending) && !all;
     let phase = match (bootstrapping, all, available) {
         (true, ..) => ClusterPhase::Pending,
@@ -83,7 +91,7 @@ pub fn summarize(
     }
 }
 
-/// The masters that do not vote, each with where it stands.
+/// The masters that do not vote, each with its state.
 fn not_armed(rows: &[MasterStatus]) -> String {
     let out = rows.iter().filter(|row| row.state != MasterState::Armed);
     let texts = out.map(|row| match &row.message {
@@ -93,7 +101,7 @@ fn not_armed(rows: &[MasterStatus]) -> String {
     texts.collect::<Vec<_>>().join("; ")
 }
 
-/// The masters that wait out their delay, and until when.
+/// The masters that wait for the end of their restart delay, and until when.
 fn returning(rows: &[MasterStatus]) -> Option<String> {
     let waiting = rows.iter().filter_map(|row| {
         let until = row.restart_not_before.as_ref()?.0.to_zoned(TimeZone::UTC).strftime("%H:%M:%SZ").to_string();
@@ -102,75 +110,5 @@ fn returning(rows: &[MasterStatus]) -> Option<String> {
     Some(waiting.collect::<Vec<_>>().join(", ")).filter(|text| !text.is_empty())
 }
 
-/// Writes `status` if it differs from what `cluster` has, and takes over what the API server made of it.
-///
-/// It fails with [`Error::Conflict`] if the cluster was written since it was read: a record of who may vote must never be
-/// replaced by one that was decided on an older state, however long this task slept in between.
-pub async fn write(
-    client: &Client,
-    cluster: &mut RedisLockCluster,
-    status: RedisLockClusterStatus,
-) -> Result<(), Error> {
-    if cluster.status.as_ref() == Some(&status) {
-        return Ok(());
-    }
-    let (name, namespace) = (cluster.name_any(), cluster.namespace().unwrap_or_default());
-    let patch = json!({
-        "apiVersion": RedisLockCluster::api_version(&()),
-        "kind": RedisLockCluster::kind(&()),
-        "metadata": {"name": name, "resourceVersion": cluster.resource_version()},
-        "status": status,
-    });
-    let api = Api::<RedisLockCluster>::namespaced(client.clone(), &namespace);
-    let params = PatchParams::apply(STATUS_MANAGER).force();
-    let written = api.patch_status(&name, &params, &Patch::Apply(patch)).await;
-    *cluster =
-        written.map_err(|source| Error::kube("write the status of", format!("RedisLockCluster {name}"), source))?;
-    Ok(())
-}
-
-/// What happened between two statuses.
-#[must_use]
-pub fn notices(old: Option<&RedisLockClusterStatus>, new: &RedisLockClusterStatus) -> Vec<Notice> {
-    let none = RedisLockClusterStatus::default();
-    let old = old.unwrap_or(&none);
-    let good = |reason, note| Notice { kind: EventType::Normal, master: None, reason, note };
-    let bad = |reason, note| Notice { kind: EventType::Warning, master: None, reason, note };
-    let mut notices = Vec::new();
-    for row in &new.masters {
-        let before = old.masters.iter().find(|before| before.name == row.name);
-        let was_armed = before.is_some_and(|before| before.state == MasterState::Armed);
-        let crashed = before.is_some_and(|before| before.crashes < row.crashes);
-        if row.state == MasterState::Armed && (!was_armed || crashed) {
-            let armed = good("MasterArmed", format!("{} votes", row.name));
-            notices.push(Notice { master: Some(row.name.clone()), ..armed });
-        } else if row.state != MasterState::Armed && (was_armed || crashed) {
-            let why = row.message.as_deref().unwrap_or("it does not vote any more");
-            let lost = bad("MasterLost", format!("{} is {:?}: {why}", row.name, row.state));
-            notices.push(Notice { master: Some(row.name.clone()), ..lost });
-        }
-    }
-    let find = |status: &RedisLockClusterStatus, type_: &str| {
-        status.conditions.iter().find(|condition| condition.type_ == type_).cloned()
-    };
-    if let (Some(before), Some(after)) = (find(old, condition::AVAILABLE), find(new, condition::AVAILABLE)) {
-        match (before.status.as_str(), after.status.as_str()) {
-            ("True", "False") => notices.push(bad("QuorumLost", after.message)),
-            ("False", "True") if before.reason == "QuorumLost" => notices.push(good("QuorumRestored", after.message)),
-            _ => {}
-        }
-    }
-    let reason_before = find(old, condition::CONFIG_VALID).map(|condition| condition.reason);
-    if let Some(after) = find(new, condition::CONFIG_VALID)
-        && after.status == "False"
-        && reason_before.as_ref() != Some(&after.reason)
-    {
-        let reason = if after.reason == NAME_CONFLICT { NAME_CONFLICT } else { "ConfigInvalid" };
-        notices.push(bad(reason, after.message));
-    }
-    notices
-}
-
 #[cfg(test)]
-#[path = "status_tests.rs"]
 mod tests;

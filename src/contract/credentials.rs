@@ -1,4 +1,4 @@
-//! The root key of a cluster, and the passwords and ACL rules that follow from it.
+//! The root key of a cluster, and the passwords that follow from it.
 //!
 //! Every password is derived from one key, so that the operator reads one Secret per cluster and never a client's.
 
@@ -9,8 +9,6 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit, Mac};
 use k8s_openapi::api::core::v1::Secret;
 use sha2::{Digest, Sha256};
-
-use redlock_engine::permissions;
 
 /// Key of the root key within the Secret.
 pub const ROOT_KEY: &str = "key";
@@ -108,17 +106,6 @@ pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0xf)]).collect()
 }
 
-/// Arguments of `ACL SETUSER <user>` for the clients of a namespace. They may touch the namespace's locks, fences, queues and
-/// channels, and read the armed marker.
-///
-/// `knows_setinfo`: the server has `CLIENT SETINFO` (Redis 7.2, every Valkey). An older one refuses the whole rule for it.
-#[must_use]
-pub fn client_rules(namespace: &str, password: &Password, knows_setinfo: bool) -> Vec<String> {
-    let mut rules = vec!["reset".to_owned(), "on".to_owned(), format!("#{}", password.digest())];
-    rules.extend(permissions::acl_rules(namespace, knows_setinfo));
-    rules
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -168,13 +155,5 @@ mod tests {
     fn nothing_secret_is_in_debug_output() {
         let key = RootKey::generate();
         assert_eq!(format!("{key:?} {:?}", key.operator_password()), "*** ***");
-    }
-
-    #[test]
-    fn a_client_logs_in_with_its_password_alone_and_has_the_rights_of_its_namespace() {
-        let password = RootKey([0; 32]).client_password("billing");
-        let rules = client_rules("billing", &password, true);
-        assert_eq!(rules[..3], ["reset".to_owned(), "on".to_owned(), format!("#{}", password.digest())]);
-        assert_eq!(rules[3..], permissions::acl_rules("billing", true));
     }
 }

@@ -148,6 +148,14 @@ impl Error {
             Self::Internal(_) => Category::Internal,
         }
     }
+
+    /// Whether the object was changed since it was read, so that what was decided may be out of date.
+    ///
+    /// Narrower than [`Category::Conflict`], which is also that an object exists already.
+    pub(crate) fn is_outdated_write(&self) -> bool {
+        let Self::Request { source, .. } = self else { return false };
+        matches!(&**source, kube::Error::Api(status) if status.is_conflict())
+    }
 }
 
 // === impl ApiServer ===
@@ -320,6 +328,13 @@ mod tests {
             assert_eq!(error.category().as_str(), category, "{error:?}");
         }
         assert_eq!(status(409, "Conflict", &json!({})).to_string(), "failed to create Pod main-0");
+    }
+
+    #[test]
+    fn an_object_that_exists_already_is_no_outdated_write() {
+        assert!(status(409, "Conflict", &json!({})).is_outdated_write());
+        assert!(!status(409, "AlreadyExists", &json!({})).is_outdated_write());
+        assert!(!Error::NotLeading.is_outdated_write());
     }
 
     fn api_server(leadership: Leadership) -> (ApiServer, Handle<Request<Body>, Response<Body>>) {

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use redlock_engine::permissions::acl_rules;
 use redlock_operator::agent::{self, Options};
-use redlock_operator::contract::credentials::{RootKey, client_rules};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -24,10 +24,10 @@ const SHORT: Duration = Duration::from_secs(3);
 /// Servers that know the user of the namespace `tests` and no other, and the Secret for it.
 async fn cluster(count: usize) -> (Vec<Server>, TempDir) {
     let servers = Server::start_armed(count).await;
-    let password = RootKey::generate().client_password("tests");
+    let password = "a-password";
+    let rules = acl_rules("tests", false).join(" ");
     for server in &servers {
-        let rules = client_rules("tests", &password, false).join(" ");
-        let () = server.run(&format!("ACL SETUSER ns-tests {rules}")).await;
+        let () = server.run(&format!("ACL SETUSER ns-tests reset on >{password} {rules}")).await;
     }
     let secret = tempfile::tempdir().expect("a folder for the Secret");
     let lines: Vec<_> = servers.iter().map(|s| format!("r{0}=127.0.0.1:{0}", s.port)).collect();
@@ -35,7 +35,7 @@ async fn cluster(count: usize) -> (Vec<Server>, TempDir) {
     for (file, content) in [
         ("endpoints", lines.join("\n").as_str()),
         ("username", "ns-tests"),
-        ("password", password.expose()),
+        ("password", password),
         ("namespace", "tests"),
         ("max-ttl", "60s"),
         ("call-timeout", &timeout),

@@ -3,5 +3,4 @@
 #![allow(clippy::expect_used, clippy::panic)] // What a test needs and does not get fails it.
 
 mod agent;
-mod arming;
 mod keeper;

@@ -6,7 +6,7 @@ const INFO: &str = "# Server\r\nredis_version:7.0.15\r\nrun_id:a1b2\r\n# Replica
     # Memory\r\nmaxmemory_policy:noeviction\r\n";
 
 fn read(info: &str, marker: Option<&str>) -> Facts {
-    facts(info, marker, &["default", "operator", "ns-billing", "ns-*"].map(str::to_owned)).unwrap()
+    parse_facts(info, marker, &["default", "operator", "ns-billing", "ns-*"].map(str::to_owned)).unwrap()
 }
 
 #[test]
@@ -33,18 +33,6 @@ fn a_server_that_must_not_vote_says_what_to_look_at_first() {
 
 #[test]
 fn an_answer_without_what_is_needed_is_refused() {
-    let error = facts(&INFO.replace("run_id", "runid"), None, &[]).unwrap_err();
+    let error = parse_facts(&INFO.replace("run_id", "runid"), None, &[]).unwrap_err();
     assert_eq!(error, AdminError::Refused("INFO without run_id".to_owned()));
-}
-
-#[test]
-fn clients_are_compared_by_name() {
-    let key = RootKey::generate();
-    let clients =
-        |namespaces: &[&str]| Clients::of(&key, &namespaces.iter().map(|&n| n.to_owned()).collect::<Vec<_>>());
-    let server = read(INFO, None);
-    assert!(clients(&["billing"]).are_known_to(&server));
-    for other in [&[][..], &["reports"], &["billing", "reports"]] {
-        assert!(!clients(other).are_known_to(&server), "{other:?}");
-    }
 }

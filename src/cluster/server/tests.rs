@@ -1,4 +1,4 @@
-//! The operator's side of a master, on servers that run with the very configuration file of a cluster's pods.
+//! The operator's side of a master on real Redis servers, which run with the configuration file of a cluster's pods.
 
 use std::net::TcpListener;
 use std::process::Stdio;
@@ -8,17 +8,19 @@ use redlock_engine::{
     Address, Client, Credentials, Endpoint, LeaseOptions, LeaseState, LockKey, Marker, MasterError, Reason,
     RedisMaster, Released, Renewal, Wait,
 };
-use redlock_operator::cluster::arm::{Admin, AdminError, ArmError, Clients};
-use redlock_operator::cluster::conf::redis_conf;
-use redlock_operator::cluster::snapshot::Facts;
-use redlock_operator::contract::credentials::RootKey;
-use redlock_operator::contract::names::{EVERY_NAMESPACE, client_user};
+use redlock_test_servers::server::{CALL_TIMEOUT, CAP, PATIENCE, eventually};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
-use redlock_test_servers::server::{CALL_TIMEOUT, CAP, PATIENCE, eventually};
+use super::acl::Clients;
+use super::arm::ArmError;
+use super::fitness::Facts;
+use super::{Admin, AdminError};
+use crate::cluster::build::conf::redis_conf;
+use crate::contract::credentials::RootKey;
+use crate::contract::names::{EVERY_NAMESPACE, client_user};
 
-/// A server as a master's pod runs it, but for its port and folder.
+/// A server as a master's pod runs it, except for its port and folder.
 struct MasterServer {
     key: RootKey,
     port: u16,
@@ -31,7 +33,7 @@ impl MasterServer {
         for _ in 0..20 {
             let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
             let folder = tempfile::tempdir().expect("a folder for the server");
-            // The pod's data folder is not there: the server changes to it as soon as it reads the line.
+            // The data folder of a pod does not exist here, and the server changes to it as soon as it reads the line.
             let conf = redis_conf(&key.operator_password(), 64 << 20);
             let conf = conf.replace("\ndir /data\n", &format!("\ndir {}\n", folder.path().display()));
             std::fs::write(folder.path().join("redis.conf"), conf).expect("the configuration file");
@@ -152,7 +154,7 @@ async fn clients_of_a_namespace_have_all_that_the_engine_needs_on_armed_servers(
         server.arm(&["tests"]).await;
         let facts = server.facts().await;
         assert!(facts.is_armed());
-        assert_eq!(facts.marker.map(|marker| marker.cap_millis), Some(CAP.as_millis()));
+        assert_eq!(facts.marker.map(|marker| marker.cap), Some(CAP));
     }
     let client = Client::new(servers.iter().map(|server| server.master("tests")), CALL_TIMEOUT);
     let other = Client::new(servers.iter().map(|server| server.master("tests")), CALL_TIMEOUT);
@@ -255,12 +257,12 @@ async fn a_flushed_server_is_not_armed_and_a_new_cap_does_not_arm_it() {
     let mut admin = server.admin().await;
     let facts = admin.facts().await.unwrap();
     admin.set_cap(&facts, Duration::from_secs(120)).await.unwrap();
-    assert_eq!(admin.facts().await.unwrap().marker.unwrap().cap_millis, 120_000);
+    assert_eq!(admin.facts().await.unwrap().marker.unwrap().cap, Duration::from_secs(120));
     let () = server.as_operator("FLUSHALL").await;
     assert_eq!(admin.check().await.unwrap(), (facts.run_id.clone(), false));
     admin.set_cap(&facts, Duration::from_secs(180)).await.unwrap();
     assert!(!admin.facts().await.unwrap().is_armed());
-    // An engine's client is refused by name of the reason.
+    // A client of the engine learns the reason.
     let client = Client::new([server.master("tests")], CALL_TIMEOUT);
     let error = eventually("the master says that it is not armed", || async {
         let options = LeaseOptions::new("one", Duration::from_secs(5));
@@ -297,7 +299,7 @@ async fn the_operator_keeps_locks_as_a_client_that_an_unarmed_server_refuses() {
     let lease = client.acquire(&key, &options, Wait::For(PATIENCE)).await.expect("granted once it is armed");
     assert!(server.as_client::<redis::Value>(EVERY_NAMESPACE, "SET redlock:armed x").await.is_err());
     assert!(server.as_client::<redis::Value>(EVERY_NAMESPACE, "SET session:1 x").await.is_err());
-    // What clients of this very process have written is no hindrance to arming it again.
+    // Keys that clients of this very process have written do not prevent arming it again.
     let _: i64 = server.as_operator("DEL redlock:armed").await;
     assert_eq!(server.facts().await.unfit, None);
     drop(lease);
@@ -344,7 +346,7 @@ async fn only_tokens_of_locks_that_nobody_asked_for_in_a_day_are_forgotten() {
     let old = now - DAY - 1;
     let _: i64 = server.as_operator(&format!("ZADD redlock:tests#fences {old} a {} b {now} c", now - DAY)).await;
     let _: i64 = server.as_operator(&format!("ZADD redlock:billing#fences {old} a")).await;
-    // A lock that is called like that.
+    // A lock with such a name.
     let () = server.as_operator("SET redlock:tests/x#fences owner@1").await;
     let _: i64 = server.as_operator(&format!("ZADD redlock:tests#queue/x#fences {old} waiter@2")).await;
     server.admin().await.trim_fences(now).await.unwrap();

@@ -1,8 +1,10 @@
 //! What status and Events tell of a cluster.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::runtime::events::EventType;
 
 use super::*;
+use crate::cluster::events::{ClusterEvent, events_between};
 use crate::cluster::fixtures;
 
 fn at(second: i64) -> Timestamp {
@@ -17,11 +19,11 @@ fn rows(states: &[MasterState]) -> Vec<MasterStatus> {
     states.iter().enumerate().map(row).collect()
 }
 
-fn next(cluster: &mut RedisLockCluster, states: &[MasterState], second: i64) -> Vec<Notice> {
+fn next(cluster: &mut RedisLockCluster, states: &[MasterState], second: i64) -> Vec<ClusterEvent> {
     let before = cluster.status.clone();
     let after = summarize(cluster, rows(states), &[], at(second));
     cluster.status = Some(after.clone());
-    notices(before.as_ref(), &after)
+    events_between(before.as_ref(), &after)
 }
 
 fn condition<'a>(cluster: &'a RedisLockCluster, type_: &str) -> (&'a str, &'a str) {
@@ -30,8 +32,8 @@ fn condition<'a>(cluster: &'a RedisLockCluster, type_: &str) -> (&'a str, &'a st
     (&found.status, &found.reason)
 }
 
-fn reasons(notices: &[Notice]) -> Vec<&'static str> {
-    notices.iter().map(|notice| notice.reason).collect()
+fn reasons(events: &[ClusterEvent]) -> Vec<&'static str> {
+    events.iter().map(|event| event.reason).collect()
 }
 
 use MasterState::{Armed, Quarantined, Starting, Unreachable};
@@ -98,11 +100,11 @@ fn an_object_in_the_way_is_named_in_conditions_and_told_once() {
         blocks_all: false,
     };
     let status = summarize(&cluster, rows(&[Starting]), std::slice::from_ref(&problem), at(0));
-    let told = notices(None, &status);
+    let told = events_between(None, &status);
     assert_eq!(reasons(&told), ["NameConflict"]);
     assert_eq!((told[0].kind, &told[0].note), (EventType::Warning, &problem.message));
     cluster.status = Some(status.clone());
     assert_eq!(condition(&cluster, "ConfigValid"), ("False", "NameConflict"));
     assert_eq!(condition(&cluster, "Ready"), ("False", "NameConflict"));
-    assert_eq!(notices(Some(&status), &status), []);
+    assert_eq!(events_between(Some(&status), &status), []);
 }

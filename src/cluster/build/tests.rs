@@ -1,11 +1,16 @@
-//! What objects are built from a spec, and that no field of it is ignored.
+//! The objects that are built from a spec. No field of it is ignored.
 
+use std::collections::BTreeMap;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
 use kube::core::Duration;
 use proptest::prelude::*;
 
 use super::*;
 use crate::api::cluster::{AllowedNamespaces, NamespacesFrom};
 use crate::cluster::fixtures;
+use crate::contract::credentials::{CONFIG_KEY, ROOT_KEY, RootKey};
 
 const IMAGE: &str = "redis:7.4-alpine";
 
@@ -26,7 +31,7 @@ fn no_field_of_the_spec_is_ignored() {
     let plain = fixtures::cluster(3);
     let before = made(&plain);
     assert_eq!(made(&plain), before, "building is deterministic");
-    // Taken apart by name, so that a new field does not compile until it is here.
+    // Destructured by name, so that a new field does not compile until it is here.
     let crate::api::RedisLockClusterSpec {
         masters,
         image,
@@ -53,7 +58,7 @@ fn no_field_of_the_spec_is_ignored() {
     let limits = BTreeMap::from([("memory".to_owned(), Quantity("1Gi".to_owned()))]);
     let more = ResourceRequirements { limits: Some(limits), ..ResourceRequirements::default() };
     assert_ne!(made(&changed(&|c| c.spec.resources = Some(more.clone()))), before);
-    // These two say how clients behave and who may be one; no object of the cluster depends on them.
+    // These two are about clients. No object of the cluster depends on them.
     assert_eq!(call_timeout, None);
     assert_eq!(allowed_namespaces, None);
     let all = AllowedNamespaces { from: NamespacesFrom::All };

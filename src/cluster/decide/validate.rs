@@ -1,45 +1,43 @@
-//! What stands in the way of a cluster as it is written. No IO.
+//! What a person has to change before a cluster can be as its spec says. No IO.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use super::build;
-use super::conf;
-use super::resolve::Found;
 use crate::api::RedisLockCluster;
+use crate::cluster::build::{self, conf};
+use crate::cluster::observed::Snapshot;
 
 /// Something that a person has to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub(crate) struct Problem {
     /// Reason of the condition `ConfigValid`.
-    pub reason: &'static str,
+    pub(crate) reason: &'static str,
     /// What is wrong, and where.
-    pub message: String,
-    /// Nothing can be created while it lasts. Otherwise one master is concerned, and the others go on.
-    pub blocks_all: bool,
+    pub(crate) message: String,
+    /// It concerns the whole cluster: nothing is created while it lasts. Otherwise it concerns one master, and the others go on.
+    pub(crate) blocks_all: bool,
 }
 
-/// An object of a name that is needed exists and is somebody else's.
-pub const NAME_CONFLICT: &str = "NameConflict";
+/// Somebody else's object has a name that the cluster needs.
+pub(crate) const NAME_CONFLICT: &str = "NameConflict";
 /// The Secret of the cluster has no usable key.
-pub const UNUSABLE_KEY: &str = "UnusableKey";
-/// `spec.resources` has something that is not a quantity.
-pub const INVALID_RESOURCES: &str = "InvalidResources";
+const UNUSABLE_KEY: &str = "UnusableKey";
+/// `spec.resources` has an amount that is not a quantity.
+const INVALID_RESOURCES: &str = "InvalidResources";
 
-/// Everything that is in the way, the most general first.
-#[must_use]
-pub fn problems(found: &Found) -> Vec<Problem> {
+/// All problems of a cluster, the most general first.
+pub(crate) fn problems(snapshot: &Snapshot) -> Vec<Problem> {
     let mut problems = Vec::new();
-    problems.extend(invalid_resources(&found.cluster));
-    if let Some(name) = found.secret.foreign() {
+    problems.extend(invalid_resources(&snapshot.cluster));
+    if let Some(name) = snapshot.secret.foreign() {
         problems.push(name_conflict(name, true));
     }
-    if let (Some(secret), None) = (found.secret.ours(), &found.key) {
+    if let (Some(secret), None) = (snapshot.secret.ours(), &snapshot.key) {
         let name = secret.metadata.name.clone().unwrap_or_default();
         let message = format!("Secret {name} has no usable key: restore it, or delete the cluster and create it again");
         problems.push(Problem { reason: UNUSABLE_KEY, message, blocks_all: true });
     }
-    let pods = found.masters.iter().filter_map(|master| master.pod.foreign());
-    let services = found.services.iter().filter_map(|service| service.foreign());
+    let pods = snapshot.masters.iter().filter_map(|master| master.pod.foreign());
+    let services = snapshot.masters.iter().filter_map(|master| master.service.foreign());
     problems.extend(pods.chain(services).map(|name| name_conflict(name, false)));
     problems
 }

@@ -1,9 +1,9 @@
-//! What is read of pods and servers.
+//! What is read of pods, and who owns an object.
 
 use serde_json::{Value, json};
 
 use super::*;
-use crate::cluster::fixtures::{cluster, facts};
+use crate::cluster::fixtures::cluster;
 
 fn pod(metadata: &Value, status: &Value) -> Pod {
     serde_json::from_value(json!({"metadata": metadata, "status": status})).unwrap()
@@ -13,7 +13,7 @@ fn stage_of(phase: &str, state: &Value, deleting: bool) -> Stage {
     let metadata = if deleting { json!({"deletionTimestamp": "2026-11-30T09:00:00Z"}) } else { json!({}) };
     let container =
         json!({"name": "redis", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state});
-    PodFound::of(&pod(&metadata, &json!({"phase": phase, "containerStatuses": [container]}))).stage
+    ObservedPod::of(&pod(&metadata, &json!({"phase": phase, "containerStatuses": [container]}))).stage
 }
 
 #[test]
@@ -25,15 +25,15 @@ fn only_a_container_that_ended_counts_as_gone() {
         ("Unknown", running.clone(), false, Stage::Running),
         ("Failed", ended.clone(), false, Stage::Ended { deleting: false }),
         ("Succeeded", ended.clone(), true, Stage::Ended { deleting: true }),
-        // Declared failed by something other than its machine.
+        // Declared failed by something other than its kubelet.
         ("Failed", running.clone(), false, Stage::Doubtful { deleting: false }),
         ("Running", running, true, Stage::Doubtful { deleting: true }),
-        // Its machine has not yet said that the pod as a whole has ended.
+        // Its kubelet has not yet reported that the whole pod has ended.
         ("Running", ended, true, Stage::Doubtful { deleting: true }),
     ] {
         assert_eq!(stage_of(phase, &state, deleting), stage, "{phase} {state} {deleting}");
     }
-    assert_eq!(PodFound::of(&Pod::default()).stage, Stage::Pending);
+    assert_eq!(ObservedPod::of(&Pod::default()).stage, Stage::Pending);
 }
 
 #[test]
@@ -47,11 +47,11 @@ fn a_pod_says_why_it_waits_and_how_it_ended() {
         (container(json!({"waiting": {"reason": "ImagePullBackOff"}})), "its container waits: ImagePullBackOff"),
         (json!({"reason": "Evicted", "message": "low on memory"}), "Evicted: low on memory"),
         (
-            json!({"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 machines have room"}]}),
-            "not scheduled: 0/3 machines have room",
+            json!({"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes have room"}]}),
+            "not scheduled: 0/3 nodes have room",
         ),
     ] {
-        assert_eq!(PodFound::of(&pod(&json!({}), &status)).note.as_deref(), Some(note));
+        assert_eq!(ObservedPod::of(&pod(&json!({}), &status)).note.as_deref(), Some(note));
     }
 }
 
@@ -70,19 +70,6 @@ fn only_objects_of_this_very_cluster_are_ours() {
         assert_eq!(Ownership::of(&of_owner(owner.clone()), &cluster), ownership, "{owner}");
     }
     let bare = pod(&json!({"name": "votes-0"}), &json!({}));
-    assert_eq!(Slot::of(Some(&bare), &cluster, PodFound::of), Slot::Foreign("Pod votes-0".to_owned()));
-    assert_eq!(Slot::of(None::<&Pod>, &cluster, PodFound::of), Slot::Free);
-}
-
-#[test]
-fn a_marker_is_read_as_it_was_written() {
-    let marker = ArmedMarker { run_id: "a1b2".to_owned(), cap_millis: 60_000 };
-    assert_eq!(marker.to_string(), "a1b2 60000");
-    assert_eq!(ArmedMarker::parse("a1b2 60000"), Some(marker));
-    for foreign in ["", "a1b2", "a1b2 x", "a1b2 -1", "a b 1"] {
-        assert_eq!(ArmedMarker::parse(foreign), None, "{foreign:?}");
-    }
-    assert!(facts(Some("run-1")).is_armed());
-    assert!(!facts(Some("run-0")).is_armed());
-    assert!(!facts(None).is_armed());
+    assert_eq!(Existing::of(Some(&bare), &cluster, ObservedPod::of), Existing::Foreign("Pod votes-0".to_owned()));
+    assert_eq!(Existing::of(None::<&Pod>, &cluster, ObservedPod::of), Existing::Absent);
 }

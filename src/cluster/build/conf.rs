@@ -6,18 +6,18 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use crate::contract::credentials::Password;
 use crate::contract::names::{OPERATOR_USER, REDIS_PORT};
 
-/// Memory for keys where the container has no memory limit: a lock takes some 200 bytes, so this is about a million.
+/// Memory for keys where the container has no memory limit. A lock takes about 200 bytes, so this is enough for a million.
 const MAX_MEMORY_WITHOUT_LIMIT: u64 = 192 << 20;
-/// Below this Redis has no room to work.
+/// Redis cannot work with less.
 const LEAST_MAX_MEMORY: u64 = 1 << 20;
 
 /// The whole configuration file.
 ///
-/// Nothing is kept on disk: a master that restarts is empty, and is kept out until every lease that it forgot is over. The
-/// default user is off and the clients' users are not in the file: until the operator arms the master, nobody but the operator
-/// can log in. `noeviction`: a full master refuses new locks rather than forgetting held ones.
-#[must_use]
-pub fn redis_conf(operator: &Password, max_memory: u64) -> String {
+/// - Nothing is stored on disk: a master that restarts is empty, and is kept out until every lease that it forgot is over.
+/// - The default user is off, and the users of clients are not in the file: until the master is armed, only the operator can log
+///   in.
+/// - `noeviction`: a full master refuses new locks. It does not forget held ones.
+pub(crate) fn redis_conf(operator: &Password, max_memory: u64) -> String {
     let digest = operator.digest();
     format!(
         "port {REDIS_PORT}
@@ -39,17 +39,15 @@ user {OPERATOR_USER} on #{digest} ~* &* +@all
     )
 }
 
-/// How many bytes of keys a server may keep: three quarters of the container's memory limit, so that connections and
-/// fragmentation have room and a full master answers with an error instead of being killed.
-#[must_use]
-pub fn max_memory(resources: &ResourceRequirements) -> u64 {
+/// How many bytes of keys a server may keep: three quarters of the container's memory limit. The rest is for connections and
+/// fragmentation, so that a full master replies with an error instead of being killed.
+pub(crate) fn max_memory(resources: &ResourceRequirements) -> u64 {
     let limit = resources.limits.as_ref().and_then(|limits| limits.get("memory")).and_then(bytes);
     limit.map_or(MAX_MEMORY_WITHOUT_LIMIT, |limit| (limit / 4 * 3).max(LEAST_MAX_MEMORY))
 }
 
-/// The number of bytes that a Kubernetes quantity says, rounded down; `None` if it is not a quantity.
-#[must_use]
-pub fn bytes(quantity: &Quantity) -> Option<u64> {
+/// A Kubernetes quantity as a number of bytes, rounded down; `None` if it is not a quantity.
+pub(crate) fn bytes(quantity: &Quantity) -> Option<u64> {
     let text = quantity.0.trim();
     let unit_at = text.find(|c: char| !c.is_ascii_digit() && !".+-".contains(c)).unwrap_or(text.len());
     let (number, unit) = text.split_at(unit_at);

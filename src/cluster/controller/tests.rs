@@ -1,0 +1,274 @@
+//! The driver against a mocked API server: what is written, in which order, and when the next reconcile is due.
+
+use std::sync::Mutex;
+
+use futures::FutureExt as _;
+use http::{Method, Request, Response};
+use kube::client::Body;
+use kube::core::DeserializeGuard;
+use redlock_test_servers::server::{PATIENCE, eventually};
+use serde_json::{Value, json};
+use tower_test::mock::{self, Handle};
+
+use super::*;
+use crate::api::WatchedLock;
+use crate::cluster::fixtures;
+use crate::operator::leadership::Leadership;
+
+/// A write that the API server refuses: the object (`status`, or `<Kind> <name>`), code and reason of the refusal.
+type RefusedWrite = (&'static str, u16, &'static str);
+
+/// An API server with one cluster and nothing else. It stores the status of that, and records the objects that are written.
+struct Scenario {
+    cluster: Mutex<RedisLockCluster>,
+    refusal: Option<RefusedWrite>,
+    writes: Mutex<Vec<String>>,
+}
+
+impl Scenario {
+    fn new(masters: i32, refusal: Option<RefusedWrite>) -> Arc<Self> {
+        let mut cluster = fixtures::cluster(masters);
+        cluster.metadata.resource_version = Some("1".to_owned());
+        Arc::new(Self { cluster: Mutex::new(cluster), refusal, writes: Mutex::default() })
+    }
+
+    fn status(&self) -> RedisLockClusterStatus {
+        self.cluster.lock().unwrap().status.clone().unwrap_or_default()
+    }
+
+    fn writes(&self) -> Vec<String> {
+        self.writes.lock().unwrap().clone()
+    }
+
+    async fn answer(self: Arc<Self>, mut requests: Handle<Request<Body>, Response<Body>>) {
+        let mut watches = Vec::new();
+        while let Some((request, send)) = requests.next_request().await {
+            let (parts, body) = request.into_parts();
+            if parts.uri.query().is_some_and(|query| query.contains("watch=")) {
+                // Nothing changes.
+                watches.push(send);
+                continue;
+            }
+            let body: Value = serde_json::from_slice(&body.collect_bytes().await.unwrap()).unwrap_or_default();
+            let (code, answer) = self.reply(&parts.method, parts.uri.path(), body);
+            let answer = Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()));
+            send.send_response(answer.unwrap());
+        }
+    }
+
+    fn reply(&self, method: &Method, path: &str, mut body: Value) -> (u16, Value) {
+        let failure = |code: u16, reason: &str| {
+            let message = "unable to create new content in namespace keys because it is being terminated";
+            let message = if reason == "Forbidden" { message } else { "" };
+            (
+                code,
+                json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": message}),
+            )
+        };
+        let mut cluster = self.cluster.lock().unwrap();
+        match *method {
+            Method::GET if path.ends_with("/redislockclusters/votes") => (200, json!(&*cluster)),
+            Method::GET if path.ends_with("/pods") => {
+                (200, json!({"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []}))
+            }
+            Method::GET if path.ends_with("/services") => (
+                200,
+                json!({"kind": "ServiceList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []}),
+            ),
+            Method::GET => failure(404, "NotFound"),
+            Method::POST if path.contains("/events.k8s.io/") => (201, body),
+            Method::POST | Method::PATCH => {
+                let object = match body["kind"].as_str() {
+                    Some("RedisLockCluster") => "status".to_owned(),
+                    kind => format!(
+                        "{} {}",
+                        kind.unwrap_or_default(),
+                        body["metadata"]["name"].as_str().unwrap_or_default()
+                    ),
+                };
+                self.writes.lock().unwrap().push(object.clone());
+                if let Some((_, code, reason)) = self.refusal.filter(|(refused, ..)| *refused == object) {
+                    return failure(code, reason);
+                }
+                if *method == Method::POST {
+                    body["metadata"]["uid"] = json!(format!("uid of {object}"));
+                    return (201, body);
+                }
+                let version = cluster.metadata.resource_version.clone().unwrap_or_default();
+                assert_eq!(body["metadata"]["resourceVersion"], version, "only the version that was read is replaced");
+                cluster.status = serde_json::from_value(body["status"].clone()).unwrap();
+                cluster.metadata.resource_version = Some(format!("{version}1"));
+                (200, json!(&*cluster))
+            }
+            _ => panic!("unexpected: {method} {path}"),
+        }
+    }
+}
+
+fn reconciler(client: kube::Client, cluster: &WatchedCluster) -> Arc<Reconciler> {
+    let (ctx, mut feeds) = Context::for_tests(client, Leadership::always());
+    feeds.clusters.list([cluster.clone()]);
+    feeds.locks.list([]);
+    let (monitors, _findings) = Monitors::new(ctx.watches.clusters.clone(), ctx.metrics.clone());
+    let default_image = "redis:7.4-alpine".to_owned();
+    Arc::new(Reconciler { ctx, monitors, default_image, memories: Memories::default() })
+}
+
+/// One reconcile, as kube calls it: what it answers, or the error with what follows from it.
+async fn reconcile_once(scenario: &Arc<Scenario>) -> Result<Action, (Error, Action)> {
+    let (service, requests) = mock::pair::<Request<Body>, Response<Body>>();
+    tokio::spawn(Arc::clone(scenario).answer(requests));
+    let cluster = Arc::new(DeserializeGuard(Ok(scenario.cluster.lock().unwrap().clone())));
+    let reconciler = reconciler(kube::Client::new(service, "keys"), &cluster);
+    let result = reconcile(Arc::clone(&cluster), Arc::clone(&reconciler)).await;
+    result.map_err(|error| {
+        let next = error_policy(cluster, &error, reconciler);
+        (error, next)
+    })
+}
+
+#[tokio::test]
+async fn what_is_about_to_be_done_is_on_record_before_it_is_done() {
+    let scenario = Scenario::new(3, None);
+    let next = reconcile_once(&scenario).await.unwrap();
+    assert_eq!(
+        scenario.writes(),
+        [
+            "status",
+            "Secret votes-auth",
+            "Service votes-0",
+            "Service votes-1",
+            "Service votes-2",
+            "Pod votes-0",
+            "Pod votes-1",
+            "Pod votes-2",
+            "status"
+        ]
+    );
+    let rows = scenario.status().masters;
+    assert_eq!(
+        rows.iter().map(|row| row.pod_uid.as_deref()).collect::<Vec<_>>(),
+        [Some("uid of Pod votes-0"), Some("uid of Pod votes-1"), Some("uid of Pod votes-2")]
+    );
+    assert!(rows.iter().all(|row| (row.state, row.crashes) == (MasterState::Starting, 0)));
+    assert_eq!(next, Action::requeue(UNHEALTHY));
+    // The API server shows none of these pods: they are recorded and gone, so the masters wait.
+    reconcile_once(&scenario).await.unwrap();
+    assert_eq!(
+        scenario.writes()[9..],
+        ["status", "Secret votes-auth", "Service votes-0", "Service votes-1", "Service votes-2"]
+    );
+    assert!(scenario.status().masters.iter().all(|row| row.state == MasterState::Quarantined && row.crashes == 1));
+}
+
+#[tokio::test]
+async fn nothing_is_done_on_a_record_that_was_not_written() {
+    let scenario = Scenario::new(3, Some(("status", 409, "Conflict")));
+    let (_, next) = reconcile_once(&scenario).await.unwrap_err();
+    assert_eq!(scenario.writes(), ["status"]);
+    assert_eq!(next, Action::requeue(Duration::from_millis(500)));
+}
+
+#[tokio::test]
+async fn a_pod_that_is_refused_is_retried_and_the_other_masters_go_on() {
+    for (code, reason) in [(409, "AlreadyExists"), (422, "Invalid")] {
+        let scenario = Scenario::new(3, Some(("Pod votes-1", code, reason)));
+        let next = reconcile_once(&scenario).await.unwrap();
+        assert_eq!(scenario.writes()[5..], ["Pod votes-0", "Pod votes-1", "Pod votes-2", "status"]);
+        let rows = scenario.status().masters;
+        assert!(rows[1].message.as_ref().unwrap().starts_with("its pod cannot be created: "), "{:?}", rows[1]);
+        assert_eq!((&rows[1].pod_uid, rows[2].pod_uid.is_some()), (&None, true));
+        assert_eq!(next, Action::requeue(RETRY));
+    }
+}
+
+#[tokio::test]
+async fn a_service_that_exists_already_stops_the_reconcile_but_is_no_outdated_decision() {
+    let scenario = Scenario::new(1, Some(("Service votes-0", 409, "AlreadyExists")));
+    let (error, next) = reconcile_once(&scenario).await.unwrap_err();
+    assert_eq!(scenario.writes(), ["status", "Secret votes-auth", "Service votes-0"], "no pod without its Service");
+    assert!(!error.is_outdated_write());
+    assert_ne!(next, Action::requeue(OUTDATED_RETRY));
+}
+
+#[tokio::test]
+async fn a_namespace_that_is_being_deleted_is_no_error() {
+    let scenario = Scenario::new(1, Some(("Pod votes-0", 403, "Forbidden")));
+    assert_eq!(reconcile_once(&scenario).await.unwrap(), Action::await_change());
+}
+
+fn lock(spec: &Value) -> WatchedLock {
+    let metadata = json!({"name": "a", "namespace": "billing", "uid": "u"});
+    let body =
+        json!({"apiVersion": "redlock.dev/v1alpha1", "kind": "DistributedLock", "metadata": metadata, "spec": spec});
+    serde_json::from_value(body).unwrap()
+}
+
+fn on_votes() -> Value {
+    json!({"clusterRef": {"name": "votes", "namespace": "keys"}})
+}
+
+#[tokio::test]
+async fn a_cluster_is_reconciled_once_all_is_listed_and_again_when_a_lock_on_it_changes() {
+    let scenario = Scenario::new(1, None);
+    let (service, requests) = mock::pair::<Request<Body>, Response<Body>>();
+    tokio::spawn(Arc::clone(&scenario).answer(requests));
+    let (ctx, mut feeds) = Context::for_tests(kube::Client::new(service, "keys"), Leadership::always());
+    let (health, shutdown) = (ctx.health.clone(), CancellationToken::new());
+    health.awaits(CLUSTER_CONTROLLER, "the first list");
+    let running = tokio::spawn(run(ctx, "redis:7.4-alpine".to_owned(), shutdown.clone()));
+    let cluster = scenario.cluster.lock().unwrap().clone();
+    feeds.clusters.list([DeserializeGuard(Ok(cluster))]);
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(scenario.writes(), [""; 0], "without the list of locks all clients would be locked out");
+    assert!(health.readiness().is_err());
+
+    feeds.locks.list([]);
+    eventually("ready", async || health.readiness().ok()).await;
+    let first = ["status", "Secret votes-auth", "Service votes-0", "Pod votes-0", "status"];
+    eventually("the first reconcile", async || (scenario.writes().len() >= first.len()).then_some(())).await;
+    assert_eq!(scenario.writes()[..first.len()], first);
+    feeds.locks.take(watcher::Event::Apply(lock(&on_votes())));
+    let quarantined = async || (scenario.status().masters[0].state == MasterState::Quarantined).then_some(());
+    eventually("another reconcile, which sees that the pod is gone", quarantined).await;
+    shutdown.cancel();
+    timeout(PATIENCE, running).await.expect("the controller ends").unwrap();
+}
+
+#[tokio::test]
+async fn a_changed_lock_names_its_cluster_and_one_that_cannot_be_read_names_all() {
+    let other = || {
+        let mut cluster = fixtures::cluster(3);
+        cluster.metadata.name = Some("other".to_owned());
+        cluster
+    };
+    let (watches, mut feeds) = Watches::new();
+    feeds.clusters.list([fixtures::cluster(3), other()].map(|cluster| kube::core::DeserializeGuard(Ok(cluster))));
+    let mut changed = Box::pin(clusters_of_changed_locks(&watches));
+    let mut named = || {
+        let names = std::iter::from_fn(|| changed.next().now_or_never().flatten()).map(|cluster| cluster.name);
+        let mut names: Vec<_> = names.collect();
+        names.sort_unstable();
+        names
+    };
+    feeds.locks.list([]);
+    assert_eq!(named(), ["other", "votes"]);
+    feeds.locks.take(watcher::Event::Apply(lock(&on_votes())));
+    assert_eq!(named(), ["votes"]);
+    feeds.locks.take(watcher::Event::Apply(lock(&json!({"clusterRef": 1}))));
+    assert_eq!(named(), ["other", "votes"]);
+    feeds.locks.take(watcher::Event::Delete(lock(&on_votes())));
+    assert_eq!(named(), ["votes"]);
+}
+
+#[test]
+fn the_next_reconcile_is_due_when_the_first_delay_is_over_or_soon_where_something_failed() {
+    let rows = |state| [fixtures::row(MasterState::Armed), fixtures::row(state)];
+    let second = Duration::from_secs(1);
+    assert_eq!(requeue_after(&rows(MasterState::Armed), None, false), IDLE);
+    assert_eq!(requeue_after(&rows(MasterState::Quarantined), None, false), UNHEALTHY);
+    assert_eq!(requeue_after(&rows(MasterState::Quarantined), Some(second), true), second);
+    assert_eq!(requeue_after(&rows(MasterState::Armed), Some(2 * IDLE), true), RETRY);
+}

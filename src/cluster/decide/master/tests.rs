@@ -1,0 +1,311 @@
+//! What is decided about a master, by invariant.
+
+use super::*;
+use crate::cluster::fixtures::{DELAY, armed, at, facts, master, pod, quarantined, row, rules, unreachable, up};
+
+#[track_caller]
+fn expect(rules: &Rules, master: &ObservedMaster, state: MasterState, action: MasterAction) -> MasterPlan {
+    let plan = decide_master(rules, master);
+    assert_eq!((plan.row.state, plan.action), (state, action), "{plan:#?}");
+    plan
+}
+
+// === 1: when a pod is created
+
+#[test]
+fn a_master_that_was_never_started_is_created_at_once_and_its_start_is_recorded_first() {
+    let first = master(None, Existing::Absent, ObservedServer::NotAsked);
+    let plan = expect(&rules(0), &first, MasterState::Starting, MasterAction::Create);
+    assert_eq!((plan.row.crashes, &plan.row.restart_not_before), (0, &None));
+    // The operator stopped after the record and before the pod: it continues.
+    let again = master(Some(plan.row), Existing::Absent, ObservedServer::NotAsked);
+    expect(&rules(1), &again, MasterState::Starting, MasterAction::Create);
+}
+
+#[test]
+fn a_master_whose_pod_vanished_waits_from_when_that_was_seen() {
+    for state in [MasterState::Armed, MasterState::Unreachable, MasterState::Terminating, MasterState::Misconfigured] {
+        let gone = master(Some(MasterStatus { state, ..armed() }), Existing::Absent, ObservedServer::NotAsked);
+        let plan = expect(&rules(0), &gone, MasterState::Quarantined, MasterAction::Nothing);
+        assert_eq!(plan.row.crashes, 1);
+        assert_eq!(plan.row.last_crash_time, Some(MicroTime(at(0))));
+        assert_eq!(plan.row.restart_not_before, Some(MicroTime(at(65))));
+        assert_eq!(plan.row.pod_uid.as_deref(), Some("pod-1"));
+        assert_eq!((plan.crashed, plan.wake), (true, Some(DELAY)));
+    }
+}
+
+#[test]
+fn a_pod_that_started_and_vanished_before_it_voted_counts_as_a_crash() {
+    let starting = MasterStatus { pod_uid: Some("pod-1".to_owned()), ..row(MasterState::Starting) };
+    expect(
+        &rules(0),
+        &master(Some(starting), Existing::Absent, ObservedServer::NotAsked),
+        MasterState::Quarantined,
+        MasterAction::Nothing,
+    );
+}
+
+#[test]
+fn a_crashed_master_is_not_created_before_its_delay_is_over() {
+    let gone = master(Some(quarantined()), Existing::Absent, ObservedServer::NotAsked);
+    for second in [0, 1, 64] {
+        let plan = expect(&rules(second), &gone, MasterState::Quarantined, MasterAction::Nothing);
+        assert_eq!(plan.row.last_crash_time, Some(MicroTime(at(0))), "the time is not moved");
+        assert_eq!(plan.wake, Some(Duration::from_secs(65 - second.unsigned_abs())));
+        assert!(!plan.crashed);
+    }
+    for second in [65, 66, 100_000] {
+        expect(&rules(second), &gone, MasterState::Quarantined, MasterAction::Create);
+    }
+}
+
+#[test]
+fn a_wall_clock_that_jumps_ahead_does_not_shorten_the_delay() {
+    let mut gone = master(Some(quarantined()), Existing::Absent, ObservedServer::NotAsked);
+    gone.since_gone = Some(Duration::from_secs(5));
+    let plan = expect(&rules(100_000), &gone, MasterState::Quarantined, MasterAction::Nothing);
+    assert_eq!(plan.wake, Some(Duration::from_secs(60)));
+    gone.since_gone = Some(DELAY);
+    expect(&rules(100_000), &gone, MasterState::Quarantined, MasterAction::Create);
+}
+
+#[test]
+fn a_wall_clock_that_jumps_back_only_makes_the_delay_longer() {
+    let mut gone = master(Some(quarantined()), Existing::Absent, ObservedServer::NotAsked);
+    gone.since_gone = Some(Duration::from_secs(1_000));
+    expect(&rules(-500), &gone, MasterState::Quarantined, MasterAction::Nothing);
+}
+
+#[test]
+fn a_longer_delay_holds_for_masters_that_wait_already() {
+    let gone = master(Some(quarantined()), Existing::Absent, ObservedServer::NotAsked);
+    let longer = Rules { restart_delay: Duration::from_secs(300), ..rules(100) };
+    let plan = expect(&longer, &gone, MasterState::Quarantined, MasterAction::Nothing);
+    assert_eq!(plan.row.restart_not_before, Some(MicroTime(at(300))));
+}
+
+#[test]
+fn a_wiped_status_is_no_first_start() {
+    let mut wiped = master(None, Existing::Absent, ObservedServer::NotAsked);
+    wiped.started_before = true;
+    let plan = expect(&rules(0), &wiped, MasterState::Quarantined, MasterAction::Nothing);
+    assert_eq!(plan.row.restart_not_before, Some(MicroTime(at(65))));
+}
+
+#[test]
+fn a_wiped_status_with_an_armed_server_is_taken_up_again_without_a_crash() {
+    let mut wiped = master(None, pod("pod-1", Stage::Running), up(Some("run-1")));
+    wiped.started_before = true;
+    let plan = expect(&rules(0), &wiped, MasterState::Armed, MasterAction::Nothing);
+    assert_eq!((plan.row.crashes, plan.row.restart_not_before), (0, None));
+    assert_eq!(plan.row.run_id.as_deref(), Some("run-1"));
+}
+
+#[test]
+fn a_wiped_status_with_a_server_that_is_not_armed_waits_out_the_delay() {
+    for server in [up(None), up(Some("run-0")), unreachable(), ObservedServer::NotAsked] {
+        let wiped = master(None, pod("pod-1", Stage::Running), server.clone());
+        let plan = expect(&rules(0), &wiped, MasterState::Starting, MasterAction::Nothing);
+        assert_eq!(plan.row.restart_not_before, Some(MicroTime(at(65))), "{server:?}");
+        // A pod that was not proven to be gone does not count as gone: the delay starts again when it goes.
+        let vanished = master(Some(plan.row.clone()), Existing::Absent, ObservedServer::NotAsked);
+        let later = expect(&rules(60), &vanished, MasterState::Quarantined, MasterAction::Nothing);
+        assert_eq!(later.row.restart_not_before, Some(MicroTime(at(125))));
+        let still = master(Some(plan.row), pod("pod-1", Stage::Running), up(None));
+        expect(&rules(64), &still, MasterState::Starting, MasterAction::Nothing);
+        expect(&rules(65), &still, MasterState::Starting, MasterAction::Arm);
+    }
+}
+
+#[test]
+fn nothing_is_created_where_another_object_has_the_name() {
+    let foreign = Existing::Foreign("Pod votes-0".to_owned());
+    expect(
+        &rules(0),
+        &master(None, foreign.clone(), ObservedServer::NotAsked),
+        MasterState::Starting,
+        MasterAction::Nothing,
+    );
+    for slot in [Existing::Orphan, foreign] {
+        expect(
+            &rules(65),
+            &master(Some(quarantined()), slot.clone(), ObservedServer::NotAsked),
+            MasterState::Quarantined,
+            MasterAction::Nothing,
+        );
+        // The crash of the master that was there is still recorded.
+        let plan = expect(
+            &rules(0),
+            &master(Some(armed()), slot, ObservedServer::NotAsked),
+            MasterState::Quarantined,
+            MasterAction::Nothing,
+        );
+        assert!(plan.crashed);
+    }
+}
+
+#[test]
+fn a_cluster_that_replaces_one_of_its_name_waits_from_when_that_is_gone() {
+    let first = master(None, Existing::Orphan, ObservedServer::NotAsked);
+    let plan = expect(&rules(0), &first, MasterState::Terminating, MasterAction::Nothing);
+    let still = master(Some(plan.row), Existing::Orphan, ObservedServer::NotAsked);
+    let again = expect(&rules(100), &still, MasterState::Terminating, MasterAction::Nothing);
+    assert_eq!(Some(&again.row), still.row.as_ref(), "nothing to write meanwhile");
+    let gone = master(Some(again.row), Existing::Absent, ObservedServer::NotAsked);
+    let plan = expect(&rules(200), &gone, MasterState::Quarantined, MasterAction::Nothing);
+    assert_eq!(plan.row.restart_not_before, Some(MicroTime(at(265))));
+}
+
+// === 2: what holds a master's place
+
+#[test]
+fn an_ended_pod_is_recorded_and_then_deleted() {
+    let stage = Stage::Ended { deleting: false };
+    let plan = expect(
+        &rules(0),
+        &master(Some(armed()), pod("pod-1", stage), ObservedServer::NotAsked),
+        MasterState::Quarantined,
+        MasterAction::Delete,
+    );
+    assert_eq!((plan.row.crashes, &plan.row.last_crash_time), (1, &Some(MicroTime(at(0)))));
+    // The deletion failed: it is repeated, and the record stays.
+    let again = master(Some(plan.row.clone()), pod("pod-1", stage), ObservedServer::NotAsked);
+    assert_eq!(expect(&rules(5), &again, MasterState::Quarantined, MasterAction::Delete).row, plan.row);
+    // The object went: the record stays.
+    let gone = master(Some(plan.row.clone()), Existing::Absent, ObservedServer::NotAsked);
+    assert_eq!(expect(&rules(6), &gone, MasterState::Quarantined, MasterAction::Nothing).row, plan.row);
+}
+
+#[test]
+fn an_ended_pod_holds_its_place_until_its_object_is_gone() {
+    let ended = master(Some(quarantined()), pod("pod-1", Stage::Ended { deleting: true }), ObservedServer::NotAsked);
+    expect(&rules(1_000), &ended, MasterState::Quarantined, MasterAction::Nothing);
+}
+
+#[test]
+fn a_pod_that_may_still_run_is_not_replaced_however_long_it_takes() {
+    let doubtful = master(Some(armed()), pod("pod-1", Stage::Doubtful { deleting: true }), up(Some("run-1")));
+    let plan = expect(&rules(0), &doubtful, MasterState::Terminating, MasterAction::Nothing);
+    assert_eq!((plan.row.crashes, &plan.row.restart_not_before), (0, &None), "the delay has not begun");
+    let later = master(Some(plan.row), pod("pod-1", Stage::Doubtful { deleting: true }), unreachable());
+    let plan = expect(&rules(1_000_000), &later, MasterState::Terminating, MasterAction::Nothing);
+    let gone = master(Some(plan.row), Existing::Absent, ObservedServer::NotAsked);
+    let plan = expect(&rules(1_000_001), &gone, MasterState::Quarantined, MasterAction::Nothing);
+    assert_eq!(plan.row.restart_not_before, Some(MicroTime(at(1_000_066))));
+}
+
+#[test]
+fn a_pod_declared_failed_whose_container_may_run_is_deleted_without_counting_as_gone() {
+    let doubtful = master(Some(armed()), pod("pod-1", Stage::Doubtful { deleting: false }), ObservedServer::NotAsked);
+    let plan = expect(&rules(0), &doubtful, MasterState::Terminating, MasterAction::Delete);
+    assert_eq!(plan.row.last_crash_time, None);
+}
+
+// === 3: arming
+
+#[test]
+fn a_fresh_server_is_armed_after_its_process_is_recorded() {
+    let starting = MasterStatus { pod_uid: Some("pod-1".to_owned()), ..row(MasterState::Starting) };
+    let fresh = master(Some(starting), pod("pod-1", Stage::Running), up(None));
+    let plan = expect(&rules(0), &fresh, MasterState::Starting, MasterAction::Arm);
+    assert_eq!(plan.row.run_id.as_deref(), Some("run-1"));
+    assert_eq!(plan.row.pod_uid.as_deref(), Some("pod-1"));
+}
+
+#[test]
+fn a_marker_of_another_process_is_none() {
+    let starting = MasterStatus { pod_uid: Some("pod-1".to_owned()), ..row(MasterState::Starting) };
+    expect(
+        &rules(0),
+        &master(Some(starting), pod("pod-1", Stage::Running), up(Some("run-0"))),
+        MasterState::Starting,
+        MasterAction::Arm,
+    );
+    let lost = master(Some(armed()), pod("pod-1", Stage::Running), up(Some("run-0")));
+    expect(&rules(0), &lost, MasterState::Terminating, MasterAction::Delete);
+}
+
+#[test]
+fn an_armed_server_without_its_marker_has_lost_its_data_and_counts_once() {
+    let lost = master(Some(armed()), pod("pod-1", Stage::Running), up(None));
+    let plan = expect(&rules(0), &lost, MasterState::Terminating, MasterAction::Delete);
+    assert_eq!((plan.row.crashes, &plan.row.restart_not_before), (1, &Some(MicroTime(at(65)))));
+    // The deletion failed.
+    let again = master(Some(plan.row.clone()), pod("pod-1", Stage::Running), up(None));
+    assert_eq!(expect(&rules(1), &again, MasterState::Terminating, MasterAction::Delete).row, plan.row);
+    // It goes: the delay starts when it is gone.
+    let going = master(Some(plan.row), pod("pod-1", Stage::Doubtful { deleting: true }), up(None));
+    let plan = expect(&rules(2), &going, MasterState::Terminating, MasterAction::Nothing);
+    let gone = master(Some(plan.row), Existing::Absent, ObservedServer::NotAsked);
+    let plan = expect(&rules(7), &gone, MasterState::Quarantined, MasterAction::Nothing);
+    assert_eq!((plan.row.crashes, &plan.row.restart_not_before), (1, &Some(MicroTime(at(72)))));
+}
+
+#[test]
+fn another_process_in_the_same_pod_has_lost_its_data() {
+    let mut server = facts(None);
+    server.run_id = "run-2".to_owned();
+    let restarted = master(Some(armed()), pod("pod-1", Stage::Running), ObservedServer::Up(server));
+    expect(&rules(0), &restarted, MasterState::Terminating, MasterAction::Delete);
+}
+
+#[test]
+fn a_pod_created_too_early_is_not_armed_before_the_delay_is_over() {
+    // A former leader that slept between its decision and the create does this.
+    let early = master(Some(quarantined()), pod("pod-2", Stage::Running), up(None));
+    let plan = expect(&rules(10), &early, MasterState::Starting, MasterAction::Nothing);
+    assert_eq!(plan.wake, Some(Duration::from_secs(55)));
+    assert_eq!((plan.row.crashes, plan.row.run_id.as_deref()), (1, None));
+    let mut late = master(Some(plan.row), pod("pod-2", Stage::Running), up(None));
+    late.since_gone = Some(Duration::from_secs(20));
+    expect(&rules(65), &late, MasterState::Starting, MasterAction::Nothing);
+    late.since_gone = Some(DELAY);
+    expect(&rules(65), &late, MasterState::Starting, MasterAction::Arm);
+}
+
+#[test]
+fn a_master_that_came_back_after_its_delay_is_armed_again() {
+    let back = master(Some(quarantined()), pod("pod-2", Stage::Running), up(None));
+    let plan = expect(&rules(65), &back, MasterState::Starting, MasterAction::Arm);
+    assert_eq!((plan.row.crashes, &plan.row.restart_not_before), (1, &None));
+    assert_eq!(plan.row.last_crash_time, Some(MicroTime(at(0))));
+}
+
+#[test]
+fn a_pod_that_replaced_a_voting_one_unseen_waits_out_the_delay() {
+    let replaced = master(Some(armed()), pod("pod-2", Stage::Running), up(None));
+    let plan = expect(&rules(0), &replaced, MasterState::Starting, MasterAction::Nothing);
+    assert_eq!((plan.row.crashes, plan.wake), (1, Some(DELAY)));
+}
+
+#[test]
+fn a_server_that_is_not_fit_is_not_armed_and_told() {
+    let starting = MasterStatus { pod_uid: Some("pod-1".to_owned()), ..row(MasterState::Starting) };
+    let server = Facts { unfit: Some("its role is slave".to_owned()), ..facts(None) };
+    let unfit = master(Some(starting.clone()), pod("pod-1", Stage::Running), ObservedServer::Up(server));
+    let plan = expect(&rules(0), &unfit, MasterState::Misconfigured, MasterAction::Nothing);
+    assert_eq!((plan.row.message.as_deref(), plan.row.run_id), (Some("its role is slave"), None));
+    let refused = master(Some(starting), pod("pod-1", Stage::Running), ObservedServer::Refused("no login".to_owned()));
+    expect(&rules(0), &refused, MasterState::Misconfigured, MasterAction::Nothing);
+}
+
+#[test]
+fn an_armed_server_that_is_not_reachable_is_told_and_left_alone() {
+    for stage in [Stage::Running, Stage::Pending] {
+        let cut = master(Some(armed()), pod("pod-1", stage), unreachable());
+        let plan = expect(&rules(0), &cut, MasterState::Unreachable, MasterAction::Nothing);
+        assert_eq!((plan.row.crashes, plan.row.run_id.as_deref()), (0, Some("run-1")));
+        let back = master(Some(plan.row), pod("pod-1", Stage::Running), up(Some("run-1")));
+        let plan = expect(&rules(60), &back, MasterState::Armed, MasterAction::Nothing);
+        assert_eq!(plan.row.armed_since, Some(MicroTime(at(-1_000))), "it was armed all the time");
+    }
+}
+
+#[test]
+fn deciding_about_a_healthy_master_changes_nothing() {
+    let row = MasterStatus { address: Some("votes-0.keys.svc:6379".to_owned()), ..armed() };
+    let healthy = master(Some(row.clone()), pod("pod-1", Stage::Running), up(Some("run-1")));
+    let plan = expect(&rules(0), &healthy, MasterState::Armed, MasterAction::Nothing);
+    assert_eq!((plan.row, plan.wake, plan.crashed), (row, None, false));
+}

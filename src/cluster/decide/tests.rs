@@ -1,0 +1,75 @@
+//! What is decided about a cluster as a whole.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::Secret;
+
+use super::*;
+use crate::api::cluster::MasterState;
+use crate::cluster::fixtures::{armed, cluster, master, quarantined, rules};
+use crate::cluster::observed::{ObservedMaster, ObservedServer};
+use crate::contract::credentials::RootKey;
+
+fn snapshot(masters: Vec<ObservedMaster>) -> Snapshot {
+    let (cluster, key) = (cluster(3), RootKey::generate());
+    let secret = Existing::Ours(build::secret(&cluster, &key));
+    Snapshot { cluster, secret, key: Some(key), masters, namespaces: BTreeSet::new() }
+}
+
+fn first() -> ObservedMaster {
+    master(None, Existing::Absent, ObservedServer::NotAsked)
+}
+
+fn actions(plan: &ClusterPlan) -> Vec<MasterAction> {
+    plan.masters.iter().map(|plan| plan.action).collect()
+}
+
+#[test]
+fn a_problem_of_the_whole_cluster_creates_nothing_and_still_records_what_is_gone() {
+    let gone = master(Some(armed()), Existing::Absent, ObservedServer::NotAsked);
+    let mut blocked = snapshot(vec![first(), gone]);
+    blocked.secret = Existing::Foreign("Secret votes-auth".to_owned());
+    let plan = decide(&blocked, &rules(0));
+    assert!(plan.is_blocked);
+    assert_eq!(actions(&plan), [MasterAction::Nothing, MasterAction::Nothing]);
+    assert_eq!(plan.rows()[1].state, MasterState::Quarantined);
+    assert_eq!(plan.crashed().collect::<Vec<_>>(), ["votes-0"]);
+    assert_eq!(plan.wake(), Some(rules(0).restart_delay));
+}
+
+#[test]
+fn a_master_gets_no_pod_before_it_has_its_service() {
+    for (service, message) in [
+        (
+            Existing::Foreign("Service votes-0".to_owned()),
+            Some("Service votes-0 exists and does not belong to this cluster"),
+        ),
+        (Existing::Orphan, None),
+    ] {
+        for row in [None, Some(quarantined())] {
+            let unaddressed =
+                ObservedMaster { service: service.clone(), ..master(row, Existing::Absent, ObservedServer::NotAsked) };
+            let plan = decide(&snapshot(vec![unaddressed, first()]), &rules(65));
+            assert!(!plan.is_blocked);
+            assert_eq!(actions(&plan), [MasterAction::Nothing, MasterAction::Create], "the others go on");
+            assert_eq!(plan.masters[0].row.message.as_deref(), message);
+            assert_eq!(plan.services, [ObjectPlan::Leave, ObjectPlan::Create], "nothing of others is touched");
+        }
+    }
+}
+
+#[test]
+fn a_root_key_is_made_once_and_never_replaced() {
+    let mut current = snapshot(vec![first()]);
+    assert_eq!(decide(&current, &rules(0)).secret, ObjectPlan::Leave);
+    current.cluster.spec.resources =
+        Some(serde_json::from_value(serde_json::json!({"limits": {"memory": "1Gi"}})).unwrap());
+    let ObjectPlan::Apply(changed) = decide(&current, &rules(0)).secret else { panic!("another maxmemory") };
+    assert_eq!(RootKey::from_secret(&changed).ok(), current.key, "the same key");
+    current.secret = Existing::Absent;
+    current.key = None;
+    assert_eq!(decide(&current, &rules(0)).secret, ObjectPlan::Create);
+    current.secret = Existing::Ours(Secret::default());
+    let plan = decide(&current, &rules(0));
+    assert_eq!((plan.secret, plan.is_blocked), (ObjectPlan::Leave, true), "a person has to restore it");
+}

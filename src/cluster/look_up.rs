@@ -1,0 +1,149 @@
+//! First step: looks up everything about a cluster (its objects, and what its servers say of themselves).
+//!
+//! All is read from the API server and from the servers, nothing from a cache: whether a master may have voted, and whether its
+//! pod is gone, must not be decided on what was true some time ago. Only the namespaces that use the cluster come from the watch.
+
+use std::collections::{BTreeSet, HashMap};
+
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::{Pod, Secret, Service};
+use kube::{Resource, ResourceExt};
+
+use super::memory::Memory;
+use super::observed::{Existing, ObservedMaster, ObservedPod, ObservedServer, Snapshot, Stage};
+use super::server::{Admin, AdminError};
+use crate::api::RedisLockCluster;
+use crate::contract::credentials::RootKey;
+use crate::contract::names;
+use crate::operator::Context;
+use crate::operator::api_server::{ApiServer, Error, Object};
+use crate::operator::watch::Watches;
+use crate::operator::watch::locks::reference_to;
+
+/// Connections to the servers of the masters, in order; `None` where there is none.
+pub(crate) type Admins = Vec<Option<Admin>>;
+
+/// Looks up the cluster that the watch shows as `cached`; `None` if it is gone, or is being deleted.
+pub(crate) async fn look_up(
+    ctx: &Context,
+    cached: &RedisLockCluster,
+    memory: &Memory,
+) -> Result<Option<(Snapshot, Admins)>, Error> {
+    let (api, name, namespace) = (&ctx.api, cached.name_any(), cached.namespace().unwrap_or_default());
+    let Some(cluster) = api.get::<RedisLockCluster>(&namespace, &name).await? else { return Ok(None) };
+    if cluster.meta().deletion_timestamp.is_some() || cluster.uid() != cached.uid() {
+        return Ok(None);
+    }
+    let names = names::masters(&cluster);
+    let pods = objects::<Pod>(api, &cluster, &namespace, &names).await?;
+    let services = objects::<Service>(api, &cluster, &namespace, &names).await?;
+    let secret = api.get::<Secret>(&namespace, &names::auth_secret(&name)).await?;
+    let secret = Existing::of(secret.as_ref(), &cluster, Secret::clone);
+    let key = secret.ours().and_then(|secret| RootKey::from_secret(secret).ok());
+
+    let pods: Vec<_> = pods.iter().map(|pod| Existing::of(pod.as_ref(), &cluster, ObservedPod::of)).collect();
+    let services = services.iter().map(|service| Existing::of(service.as_ref(), &cluster, Service::clone));
+    let servers = join_all(pods.iter().map(|pod| ask(pod, key.as_ref()))).await;
+    let rows = cluster.status.as_ref().map(|status| status.masters.as_slice()).unwrap_or_default();
+    let (mut masters, mut admins) = (Vec::new(), Vec::new());
+    for (((name, pod), service), (server, admin)) in names.into_iter().zip(pods).zip(services).zip(servers) {
+        let started_before = match &service {
+            Existing::Ours(service) => service.annotations().contains_key(names::STARTED_AT_ANNOTATION),
+            // A former cluster of this name was deleted just now: leases on it may still be held.
+            Existing::Orphan => true,
+            Existing::Absent | Existing::Foreign(_) => false,
+        };
+        masters.push(ObservedMaster {
+            address: names::address(&name, &namespace),
+            row: rows.iter().find(|row| row.name == name).cloned(),
+            started_before,
+            service,
+            pod,
+            server,
+            since_gone: memory.since_gone(&name),
+            name,
+        });
+        admins.push(admin);
+    }
+    let namespaces = client_namespaces(&cluster, &ctx.watches);
+    Ok(Some((Snapshot { cluster, secret, key, masters, namespaces }, admins)))
+}
+
+/// Namespaces with a lock that is, or may be, on `cluster`, as far as the cluster admits them.
+fn client_namespaces(cluster: &RedisLockCluster, watches: &Watches) -> BTreeSet<String> {
+    let own = cluster.namespace().unwrap_or_default();
+    let namespaces = watches.lock_index.namespaces_of(&reference_to(cluster));
+    namespaces.into_iter().filter(|namespace| cluster.spec.admits(&own, namespace)).collect()
+}
+
+/// What the server of a pod says of itself, and the connection on which it said so.
+async fn ask(pod: &Existing<ObservedPod>, key: Option<&RootKey>) -> (ObservedServer, Option<Admin>) {
+    let running = pod.ours().filter(|pod| pod.stage == Stage::Running);
+    let Some(ip) = running.and_then(|pod| pod.ip.as_ref()) else { return (ObservedServer::NotAsked, None) };
+    let Some(key) = key else {
+        let why = "the Secret with the cluster's key is missing, or not usable";
+        return (ObservedServer::Refused(why.to_owned()), None);
+    };
+    let asked = async {
+        let mut admin = Admin::connect(ip, names::REDIS_PORT, &key.operator_password()).await?;
+        let facts = admin.facts().await?;
+        Ok((facts, admin))
+    };
+    match asked.await {
+        Ok((facts, admin)) => (ObservedServer::Up(facts), Some(admin)),
+        Err(error @ AdminError::Unreachable(_)) => (ObservedServer::Unreachable(error.to_string()), None),
+        Err(error) => (ObservedServer::Refused(error.to_string()), None),
+    }
+}
+
+/// The objects of these names, in order.
+///
+/// One list returns ours. A name that is not in it is asked for by itself, so that an object of somebody else, or one without its
+/// labels, is seen as well.
+async fn objects<K: Object>(
+    api: &ApiServer,
+    cluster: &RedisLockCluster,
+    namespace: &str,
+    names: &[String],
+) -> Result<Vec<Option<K>>, Error> {
+    let labels = format!("{},{}={}", names::MASTER_SELECTOR, names::CLUSTER_LABEL, cluster.name_any());
+    let listed = api.list::<K>(namespace, &labels).await?;
+    let mut listed: HashMap<String, K> = listed.into_iter().map(|object| (object.name_any(), object)).collect();
+    let mut all = Vec::new();
+    for name in names {
+        all.push(match listed.remove(name) {
+            Some(object) => Some(object),
+            None => api.get(namespace, name).await?,
+        });
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::WatchedLock;
+    use crate::api::cluster::{AllowedNamespaces, NamespacesFrom};
+    use crate::cluster::fixtures;
+
+    #[test]
+    fn only_namespaces_that_the_cluster_admits_are_let_in_however_unreadable_their_locks() {
+        let lock = |namespace: &str, spec: serde_json::Value| -> WatchedLock {
+            let metadata = json!({"name": "a", "namespace": namespace, "uid": namespace});
+            let body = json!({"apiVersion": "redlock.dev/v1alpha1", "kind": "DistributedLock", "metadata": metadata, "spec": spec});
+            serde_json::from_value(body).unwrap()
+        };
+        let here = json!({"clusterRef": {"name": "votes", "namespace": "keys"}});
+        let elsewhere = json!({"clusterRef": {"name": "other", "namespace": "keys"}});
+        let unreadable = lock("unreadable", json!({"clusterRef": {"name": "votes"}, "lease": {"ttl": "soon"}}));
+        assert!(unreadable.0.is_err());
+        let (watches, mut feeds) = Watches::new();
+        feeds.locks.list([lock("billing", here.clone()), lock("keys", here), lock("reports", elsewhere), unreadable]);
+        let mut cluster = fixtures::cluster(3);
+        assert_eq!(Vec::from_iter(client_namespaces(&cluster, &watches)), ["keys"]);
+        cluster.spec.allowed_namespaces = Some(AllowedNamespaces { from: NamespacesFrom::All });
+        assert_eq!(Vec::from_iter(client_namespaces(&cluster, &watches)), ["billing", "keys", "unreadable"]);
+    }
+}

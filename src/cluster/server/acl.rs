@@ -1,0 +1,89 @@
+//! Who may log in to a master: an ACL user for each namespace that has locks, and one for the operator as a client.
+//!
+//! The users are made when the master is armed and are never stored on it. So a master that restarted refuses every client until
+//! it is armed again, also clients that do not look at the marker.
+
+use std::collections::BTreeMap;
+
+use redlock_engine::permissions;
+
+use super::fitness::Facts;
+use super::{Admin, AdminError};
+use crate::contract::credentials::{Password, RootKey};
+use crate::contract::names::{EVERY_NAMESPACE, client_user};
+
+/// The clients that may log in: a password per namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Clients(BTreeMap<String, Password>);
+
+// === impl Clients ===
+
+impl Clients {
+    /// The clients of these namespaces, and the operator as a client. The passwords follow from `key`.
+    pub(crate) fn of<'a>(key: &RootKey, namespaces: impl IntoIterator<Item = &'a String>) -> Self {
+        let all = namespaces.into_iter().map(String::as_str).chain([EVERY_NAMESPACE]);
+        Self(all.map(|namespace| (namespace.to_owned(), key.client_password(namespace))).collect())
+    }
+
+    /// Whether the server has users for exactly these. It does not tell their passwords and rules.
+    pub(crate) fn are_known_to(&self, facts: &Facts) -> bool {
+        facts.namespaces.len() == self.0.len() && facts.namespaces.iter().all(|known| self.0.contains_key(known))
+    }
+}
+
+// === impl Admin ===
+
+impl Admin {
+    /// Makes the users of `clients`, and deletes those of other namespaces. Safe to repeat: a user that is set again stays
+    /// connected.
+    pub(crate) async fn set_users(&mut self, facts: &Facts, clients: &Clients) -> Result<(), AdminError> {
+        let mut commands = redis::pipe();
+        for (namespace, password) in &clients.0 {
+            let rules = client_rules(namespace, password, facts.knows_setinfo);
+            commands.cmd("ACL").arg("SETUSER").arg(client_user(namespace)).arg(rules).ignore();
+        }
+        for namespace in facts.namespaces.iter().filter(|namespace| !clients.0.contains_key(*namespace)) {
+            commands.cmd("ACL").arg("DELUSER").arg(client_user(namespace)).ignore();
+        }
+        if commands.is_empty() {
+            return Ok(());
+        }
+        commands.exec_async(&mut self.connection).await.map_err(Into::into)
+    }
+}
+
+/// Arguments of `ACL SETUSER <user>` for the clients of a namespace: the password, and the permissions that
+/// [`permissions::acl_rules`] lists.
+///
+/// `knows_setinfo`: the server has `CLIENT SETINFO` (Redis 7.2 and later, every Valkey). An older one refuses a rule that names it.
+fn client_rules(namespace: &str, password: &Password, knows_setinfo: bool) -> Vec<String> {
+    let mut rules = vec!["reset".to_owned(), "on".to_owned(), format!("#{}", password.digest())];
+    rules.extend(permissions::acl_rules(namespace, knows_setinfo));
+    rules
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::fixtures;
+
+    #[test]
+    fn a_client_logs_in_with_its_password_alone_and_has_the_rights_of_its_namespace() {
+        let password = RootKey::generate().client_password("billing");
+        let rules = client_rules("billing", &password, true);
+        assert_eq!(rules[..3], ["reset".to_owned(), "on".to_owned(), format!("#{}", password.digest())]);
+        assert_eq!(rules[3..], permissions::acl_rules("billing", true));
+    }
+
+    #[test]
+    fn clients_are_compared_by_name() {
+        let key = RootKey::generate();
+        let clients =
+            |namespaces: &[&str]| Clients::of(&key, &namespaces.iter().map(|&n| n.to_owned()).collect::<Vec<_>>());
+        let server = Facts { namespaces: ["billing", "*"].map(str::to_owned).to_vec(), ..fixtures::facts(None) };
+        assert!(clients(&["billing"]).are_known_to(&server));
+        for other in [&[][..], &["reports"], &["billing", "reports"]] {
+            assert!(!clients(other).are_known_to(&server), "{other:?}");
+        }
+    }
+}
