@@ -4,4 +4,3 @@
 
 mod agent;
 mod arming;
-mod keeper;

@@ -1,26 +1,28 @@
-//! Reconciles against an API server that answers as each test says, and remembers what it was asked.
+//! Reconciles against an API server that answers as each test says, and records the requests.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use futures::FutureExt as _;
 use http::{Request, Response, StatusCode};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::client::Body;
 use kube::core::Status;
-use kube::runtime::{reflector, watcher};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
 use super::*;
 use crate::api::cluster::{AllowedNamespaces, NamespacesFrom};
 use crate::api::lock::LeaseSpec;
+use crate::api::{DistributedLock, RedisLockCluster};
 use crate::contract::credentials::RootKey;
+use crate::lock::client_secret::Binding;
+use crate::lock::decide::FINALIZER;
+use crate::lock::events::LockEvent;
 use crate::lock::fixtures;
-use crate::lock::keeper::Shared;
 use crate::operator::leadership::Leadership;
+use crate::operator::watch::Feeds;
 
 const LOCK: &str = "/apis/redlock.dev/v1alpha1/namespaces/billing/distributedlocks/nightly";
 const STATUS: &str = "/apis/redlock.dev/v1alpha1/namespaces/billing/distributedlocks/nightly/status";
@@ -28,7 +30,7 @@ const AUTH: &str = "/api/v1/namespaces/locks/secrets/quintet-auth";
 const SECRETS: &str = "/api/v1/namespaces/billing/secrets";
 const SECRET: &str = "/api/v1/namespaces/billing/secrets/quintet-client";
 
-/// What a request is answered with; `None` never.
+/// The answer to a request; `None`: it is never answered.
 type Answer = Option<(StatusCode, Value)>;
 /// A method with a path, and the body.
 type Asked = (String, Value);
@@ -36,10 +38,9 @@ type Asked = (String, Value);
 struct Bench {
     reconciler: Arc<Reconciler>,
     asked: Arc<Mutex<Vec<Asked>>>,
-    told: mpsc::Receiver<(ObjectReference, Notice)>,
-    locks: reflector::store::Writer<Watched>,
-    _clusters: reflector::store::Writer<WatchedCluster>,
-    events: futures::stream::BoxStream<'static, ObjectRef<Watched>>,
+    events: mpsc::Receiver<(ObjectReference, LockEvent)>,
+    feeds: Feeds,
+    scheduled: futures::stream::BoxStream<'static, ObjectRef<WatchedLock>>,
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "an answer, of which there may be none")]
@@ -62,7 +63,7 @@ fn auth() -> Answer {
     found(Secret { data: Some(data), ..Secret::default() })
 }
 
-/// What an API server answers that has nothing but what it is given.
+/// The answer of an API server that stores only what is written to it.
 fn default_answer(asked: &str, body: &Value) -> Answer {
     match asked.split_once(' ').unwrap() {
         ("GET", _) => refusal(StatusCode::NOT_FOUND),
@@ -97,36 +98,31 @@ impl Bench {
             }
         });
         let client = kube::Client::new(service, "default");
-        let (ctx, _) = Context::for_tests(client, leadership);
-        let (notices, told) = Notices::channel();
-        let (publisher, events) = Publisher::new(20);
-        let publisher = Arc::new(publisher);
-        let shared = Shared::new(ctx.leadership.clone(), ctx.metrics.clone(), notices.clone(), Arc::clone(&publisher));
-        let (locks, mut locks_writer) = reflector::store();
-        let (clusters, mut clusters_writer) = reflector::store();
-        clusters_writer.apply_watcher_event(&watcher::Event::Init);
-        if let Some(cluster) = cluster {
-            clusters_writer.apply_watcher_event(&watcher::Event::InitApply(kube::core::DeserializeGuard(Ok(cluster))));
-        }
-        clusters_writer.apply_watcher_event(&watcher::Event::InitDone);
-        let keeper = Keeper::new(Arc::new(shared));
-        let reconciler =
-            Arc::new(Reconciler::new(&ctx, notices, publisher, keeper, locks, clusters, watch::channel(true).1));
-        locks_writer.apply_watcher_event(&watcher::Event::Init);
-        locks_writer.apply_watcher_event(&watcher::Event::InitDone);
-        let events = futures::StreamExt::boxed(events);
-        Self { reconciler, asked, told, locks: locks_writer, _clusters: clusters_writer, events }
+        let (ctx, mut feeds) = Context::for_tests(client, leadership);
+        feeds.clusters.list(cluster.map(|cluster| kube::core::DeserializeGuard(Ok(cluster))));
+        feeds.locks.list([]);
+        let (sender, events) = EventSender::channel();
+        let (schedule, scheduled) = StatusSchedule::new(20);
+        let reconciler = Arc::new(Reconciler::new(&ctx, sender, Arc::new(schedule)));
+        Self { reconciler, asked, events, feeds, scheduled: scheduled.boxed() }
     }
 
     fn leading(cluster: Option<RedisLockCluster>, answers: Vec<(String, Answer)>) -> Self {
         Self::new(Leadership::always(), cluster, answers)
     }
 
-    async fn look(&self, lock: &DistributedLock) -> Result<Action, Error> {
-        self.reconciler.reconcile(&kube::core::DeserializeGuard(Ok(lock.clone()))).await
+    async fn reconcile(&self, lock: &DistributedLock) -> Result<Action, Error> {
+        reconcile(Arc::new(fixtures::watched(lock.clone())), Arc::clone(&self.reconciler)).await
     }
 
-    /// What was asked since the last time.
+    /// Waits until the actor has found that nothing answers at the masters' addresses.
+    async fn trouble(&mut self) {
+        while self.reconciler.keeper.state(fixtures::UID).is_none_or(|state| state.trouble().is_none()) {
+            self.scheduled.next().await;
+        }
+    }
+
+    /// The requests since the last call.
     fn asked(&self) -> Vec<Asked> {
         std::mem::take(&mut *self.asked.lock().unwrap())
     }
@@ -135,8 +131,8 @@ impl Bench {
         self.asked().into_iter().map(|(asked, _)| asked).filter(|asked| !asked.starts_with("GET ")).collect()
     }
 
-    fn notices(&mut self) -> Vec<Notice> {
-        std::iter::from_fn(|| self.told.recv().now_or_never().flatten()).map(|(_, notice)| notice).collect()
+    fn sent_events(&mut self) -> Vec<LockEvent> {
+        std::iter::from_fn(|| self.events.recv().now_or_never().flatten()).map(|(_, event)| event).collect()
     }
 }
 
@@ -164,7 +160,7 @@ fn removal() -> Value {
 async fn what_status_shows_is_not_written_again() {
     let bench = Bench::leading(None, vec![]);
     let mut lock = fixtures::lock();
-    bench.look(&lock).await.unwrap();
+    bench.reconcile(&lock).await.unwrap();
     let asked = bench.asked();
     assert_eq!(asked.len(), 1);
     let (request, body) = &asked[0];
@@ -173,12 +169,12 @@ async fn what_status_shows_is_not_written_again() {
     assert_eq!(reason(body, "ClusterAvailable"), "False ClusterNotFound");
     assert_eq!(body["metadata"], json!({"name": "nightly", "uid": fixtures::UID}));
 
-    bench.look(&lock).await.unwrap();
-    assert_eq!(bench.writes(), [""; 0], "the cache does not show the write yet");
+    bench.reconcile(&lock).await.unwrap();
+    assert_eq!(bench.writes(), [""; 0], "the store does not show the write yet");
     lock.status = serde_json::from_value(body["status"].clone()).unwrap();
     lock.metadata.resource_version = Some("101".to_owned());
-    bench.look(&lock).await.unwrap();
-    assert_eq!(bench.writes(), [""; 0], "the cache shows the write");
+    bench.reconcile(&lock).await.unwrap();
+    assert_eq!(bench.writes(), [""; 0], "the store shows the write");
 }
 
 #[tokio::test]
@@ -196,7 +192,7 @@ async fn each_obstacle_is_written_to_status() {
         (lock(), cluster(), empty, "Pending", "ClusterAvailable", "False AuthSecretInvalid"),
     ] {
         let bench = Bench::leading(Some(cluster), vec![(format!("GET {AUTH}"), auth)]);
-        bench.look(&lock).await.unwrap();
+        bench.reconcile(&lock).await.unwrap();
         let (request, body) = bench.asked().pop().unwrap();
         assert_eq!(request, format!("PATCH {STATUS}"), "{expected}");
         assert_eq!(reason(&body, type_), expected);
@@ -205,82 +201,77 @@ async fn each_obstacle_is_written_to_status() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_fails_says_nothing_of_the_lock() {
+async fn an_api_server_that_fails_says_nothing_about_the_lock() {
     let secret = (format!("GET {AUTH}"), refusal(StatusCode::INTERNAL_SERVER_ERROR));
     let bench = Bench::leading(Some(fixtures::cluster()), vec![secret]);
     let mut lock = fixtures::lock();
     lock.status = Some(fixtures::held_status(17));
-    let error = bench.look(&lock).await.unwrap_err();
-    assert_eq!((error.category(), error.to_string().as_str()), ("api", "failed to read the cluster's Secret"));
-    assert_eq!(bench.writes(), [""; 0], "the grant that status shows may stand");
+    let error = bench.reconcile(&lock).await.unwrap_err();
+    assert_eq!((error.category(), error.to_string().as_str()), (Category::Api, "failed to get Secret quintet-auth"));
+    assert_eq!(bench.writes(), [""; 0], "the grant that status records may stand");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_is_never_answered_ends() {
+async fn a_request_that_is_never_answered_times_out() {
     let bench = Bench::leading(None, vec![(format!("PATCH {STATUS}"), None)]);
-    let error = bench.look(&fixtures::lock()).await.unwrap_err();
-    assert_eq!(error.category(), "timeout");
+    let error = bench.reconcile(&fixtures::lock()).await.unwrap_err();
+    assert_eq!(error.category(), Category::Timeout);
 }
 
 #[tokio::test]
-async fn the_finalizer_is_there_before_anything_is_taken_and_trouble_is_shown_by_its_reason() {
+async fn the_finalizer_is_added_before_anything_is_acquired_and_trouble_is_shown_by_its_reason() {
     let mut bench = Bench::leading(Some(fixtures::cluster()), vec![(format!("GET {AUTH}"), auth())]);
     let mut lock = fixtures::lock();
-    bench.look(&lock).await.unwrap();
+    bench.reconcile(&lock).await.unwrap();
     let asked = bench.asked();
     let (request, body) = asked.iter().find(|(asked, _)| !asked.starts_with("GET ")).unwrap();
     assert_eq!((request.as_str(), &body[2]["value"]), (format!("PATCH {LOCK}").as_str(), &json!([FINALIZER])));
     assert!(asked.iter().any(|(asked, _)| *asked == format!("POST {SECRETS}")), "{asked:?}");
     lock.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
 
-    // Nothing answers at the masters' addresses.
-    while bench.reconciler.keeper.state(fixtures::UID).is_none_or(|state| state.trouble().is_none()) {
-        futures::StreamExt::next(&mut bench.events).await;
-    }
-    bench.look(&lock).await.unwrap();
+    bench.trouble().await;
+    bench.reconcile(&lock).await.unwrap();
     let shown: Vec<_> =
         asked.into_iter().chain(bench.asked()).filter(|(a, _)| *a == format!("PATCH {STATUS}")).collect();
-    let [(_, body)] = &shown[..] else { panic!("one write tells it all: {shown:?}") };
+    let [(_, body)] = &shown[..] else { panic!("one write shows it all: {shown:?}") };
     assert_eq!(body["status"]["phase"], "Waiting");
     assert_eq!(reason(body, "Held"), "False NoQuorum");
     assert_eq!(reason(body, "ClusterAvailable"), "False NoQuorum");
-    bench.look(&lock).await.unwrap();
+    bench.reconcile(&lock).await.unwrap();
     assert_eq!(bench.writes(), [""; 0], "the Secret is written once");
 }
 
 #[tokio::test]
-async fn a_foreign_secret_is_not_touched_and_told() {
+async fn a_foreign_secret_is_not_touched_and_reported() {
     let foreign = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "x"}});
     let answers = vec![(format!("GET {AUTH}"), auth()), (format!("GET {SECRET}"), found(foreign))];
     let mut bench = Bench::leading(Some(fixtures::cluster()), answers);
     let lock = fixtures::lock();
-    bench.look(&lock).await.unwrap();
-    while bench.reconciler.keeper.state(fixtures::UID).is_none_or(|state| state.trouble().is_none()) {
-        futures::StreamExt::next(&mut bench.events).await;
-    }
-    bench.look(&lock).await.unwrap();
+    bench.reconcile(&lock).await.unwrap();
+    bench.trouble().await;
+    bench.reconcile(&lock).await.unwrap();
     let asked = bench.asked();
     assert!(!asked.iter().any(|(asked, _)| asked.contains("secrets") && !asked.starts_with("GET ")), "{asked:?}");
     assert_eq!(reason(&asked.last().unwrap().1, "ConfigValid"), "False NameConflict");
 }
 
 #[tokio::test]
-async fn a_deleted_lock_is_let_go_though_its_cluster_is_gone() {
+async fn a_deleted_lock_is_finalized_though_its_cluster_is_gone() {
     let mut bench = Bench::leading(None, vec![]);
     let mut lock = deleted(fixtures::lock());
     lock.status = Some(fixtures::held_status(17));
-    bench.look(&lock).await.unwrap();
+    bench.reconcile(&lock).await.unwrap();
     assert_eq!(bench.asked().pop(), Some((format!("PATCH {LOCK}"), removal())));
-    assert!(matches!(bench.notices()[..], [Notice::LeftToExpire(_)]));
+    assert!(matches!(bench.sent_events()[..], [LockEvent::LeftToExpire(_)]));
 }
 
 #[tokio::test]
-async fn a_deleted_lock_is_let_go_though_the_masters_its_secret_and_permissions_are_gone() {
+async fn a_deleted_lock_is_finalized_though_the_masters_its_secret_and_permissions_are_gone() {
     for code in [StatusCode::NOT_FOUND, StatusCode::INTERNAL_SERVER_ERROR] {
         let answers =
             vec![(format!("GET {AUTH}"), refusal(code)), (format!("GET {SECRET}"), refusal(StatusCode::FORBIDDEN))];
         let bench = Bench::leading(Some(fixtures::cluster()), answers);
-        bench.look(&deleted(fixtures::lock())).await.unwrap();
+        bench.reconcile(&deleted(fixtures::lock())).await.unwrap();
         assert_eq!(bench.writes(), [format!("PATCH {LOCK}")], "{code}");
     }
 }
@@ -288,7 +279,7 @@ async fn a_deleted_lock_is_let_go_though_the_masters_its_secret_and_permissions_
 #[tokio::test]
 async fn an_object_that_is_gone_needs_no_finalizer_removed() {
     let bench = Bench::leading(None, vec![(format!("PATCH {LOCK}"), refusal(StatusCode::NOT_FOUND))]);
-    assert_eq!(bench.look(&deleted(fixtures::lock())).await.unwrap(), Action::await_change());
+    assert_eq!(bench.reconcile(&deleted(fixtures::lock())).await.unwrap(), Action::await_change());
 }
 
 #[tokio::test]
@@ -303,13 +294,12 @@ async fn the_last_lock_of_a_namespace_takes_the_secret_for_clients_with_it() {
     let mut other = fixtures::observed_lock();
     other.metadata.name = Some("other".to_owned());
     other.metadata.uid = Some("another".to_owned());
-    let stored = |lock: DistributedLock| watcher::Event::Apply(kube::core::DeserializeGuard(Ok(lock)));
-    bench.locks.apply_watcher_event(&stored(other.clone()));
-    bench.look(&deleted(fixtures::lock())).await.unwrap();
+    bench.feeds.locks.take(watcher::Event::Apply(fixtures::watched(other.clone())));
+    bench.reconcile(&deleted(fixtures::lock())).await.unwrap();
     assert_eq!(bench.writes(), [format!("PATCH {LOCK}")], "the other lock needs it");
 
-    bench.locks.apply_watcher_event(&stored(deleted(other)));
-    bench.look(&deleted(fixtures::lock())).await.unwrap();
+    bench.feeds.locks.take(watcher::Event::Apply(fixtures::watched(deleted(other))));
+    bench.reconcile(&deleted(fixtures::lock())).await.unwrap();
     assert_eq!(bench.writes(), [format!("DELETE {SECRET}"), format!("PATCH {LOCK}")]);
 }
 
@@ -319,23 +309,61 @@ async fn an_object_that_cannot_be_read_can_be_deleted() {
     let metadata = deleted(fixtures::lock()).metadata;
     let object =
         json!({"apiVersion": "redlock.dev/v1alpha1", "kind": "DistributedLock", "metadata": metadata, "spec": {}});
-    let object: Watched = serde_json::from_value(object).unwrap();
+    let object: WatchedLock = serde_json::from_value(object).unwrap();
     assert!(object.0.is_err());
-    bench.reconciler.reconcile(&object).await.unwrap();
+    reconcile(Arc::new(object), Arc::clone(&bench.reconciler)).await.unwrap();
     assert_eq!(bench.asked().pop(), Some((format!("PATCH {LOCK}"), removal())));
-    assert!(matches!(bench.notices()[..], [Notice::LeftToExpire(_)]));
+    assert!(matches!(bench.sent_events()[..], [LockEvent::LeftToExpire(_)]));
 }
 
 #[tokio::test]
-async fn who_does_not_lead_writes_nothing() {
+async fn a_follower_writes_nothing() {
     let follower = || Leadership::new(watch::channel(None).1);
     let mut held = fixtures::lock();
     held.status = Some(fixtures::held_status(17));
     for lock in [fixtures::lock(), fixtures::observed_lock(), deleted(fixtures::lock()), held] {
         for cluster in [None, Some(fixtures::cluster())] {
             let bench = Bench::new(follower(), cluster, vec![(format!("GET {AUTH}"), auth())]);
-            bench.look(&lock).await.unwrap();
+            bench.reconcile(&lock).await.unwrap();
             assert_eq!(bench.writes(), [""; 0]);
         }
     }
+}
+
+#[tokio::test]
+async fn a_leader_that_stops_leading_meanwhile_writes_nothing() {
+    let (term, leadership) = watch::channel(Some(Instant::now() + Duration::from_secs(3600)));
+    let bench = Bench::new(Leadership::new(leadership), None, vec![]);
+    let snapshot = bench.reconciler.look_up(Arc::new(fixtures::watched(deleted(fixtures::lock())))).await.unwrap();
+    term.send_replace(None);
+    let plan = decide(&snapshot);
+    let error = bench.reconciler.act(&snapshot, plan).await.unwrap_err();
+    assert_eq!(error.category(), Category::NotLeading);
+    assert_eq!(bench.writes(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_changed_cluster_triggers_its_locks_and_a_list_of_clusters_triggers_all() {
+    let mut bench = Bench::leading(Some(fixtures::cluster()), vec![]);
+    let mut elsewhere = fixtures::lock();
+    elsewhere.metadata.name = Some("elsewhere".to_owned());
+    elsewhere.spec.cluster_ref.name = "other".to_owned();
+    for lock in [fixtures::lock(), elsewhere] {
+        bench.feeds.locks.take(watcher::Event::Apply(fixtures::watched(lock)));
+    }
+    let mut triggered = Box::pin(locks_of_changed_clusters(&bench.reconciler.ctx.watches));
+    let mut names = || {
+        let mut names: Vec<_> =
+            std::iter::from_fn(|| triggered.next().now_or_never().flatten()).map(|lock| lock.name).collect();
+        names.sort_unstable();
+        names
+    };
+    assert_eq!(names(), ["elsewhere", "nightly"], "the first list");
+    let cluster = || kube::core::DeserializeGuard(Ok(fixtures::cluster()));
+    for change in [watcher::Event::Apply(cluster()), watcher::Event::Delete(cluster())] {
+        bench.feeds.clusters.take(change);
+        assert_eq!(names(), ["nightly"]);
+    }
+    bench.feeds.clusters.list([cluster()]);
+    assert_eq!(names(), ["elsewhere", "nightly"]);
 }
