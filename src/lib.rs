@@ -3,7 +3,7 @@
 //! # Layout
 //! - [`api`]: the kinds `RedisLockCluster` and `DistributedLock`
 //! - [`cluster`]: controller of `RedisLockCluster`: keeps the masters, keeps a crashed one out until it can do no harm
-//! - [`lock`]: controller of `DistributedLock`: takes, keeps, observes and gives back locks
+//! - `lock`: controller of `DistributedLock`: acquires, keeps, observes and releases locks
 //! - [`contract`]: what two sides must agree on
 //! - [`operator`]: wiring of both controllers: leadership, health, metrics, events, shutdown
 //! - [`agent`]: the sidecar that elects a leader among pods, straight on the masters
@@ -16,6 +16,6 @@ pub mod cli;
 pub mod cluster;
 pub mod contract;
 pub mod duration;
-pub mod lock;
+mod lock;
 mod openmetrics;
 pub mod operator;

@@ -11,7 +11,7 @@ use super::client_secret::Binding;
 use super::decide::{Obstacle, Plan, Recorded};
 use super::events::LockEvent;
 use super::finalize;
-use super::keeper::assignment::{Assignment, Target};
+use super::keeper::assignment::{Assignment, LockTarget};
 use super::keeper::state::{Ending, State};
 use super::look_up::Snapshot;
 use super::reconciler::Reconciler;
@@ -52,7 +52,7 @@ impl Reconciler {
             }
             Plan::Follow { key, options, owner } => {
                 if let Some(engine) = snapshot.engine() {
-                    let target = Target { engine: Arc::clone(engine), key };
+                    let target = LockTarget { engine: Arc::clone(engine), key };
                     self.keeper.assign(subject, target, Assignment::Follow { options, owner });
                 }
                 Ok(Outcome::Followed)
@@ -96,7 +96,7 @@ impl Reconciler {
         self.ctx.api.require_leadership()?;
         // Before anything is acquired that has to be released.
         finalize::add(&self.ctx.api, subject, &snapshot.object).await?;
-        self.keeper.assign(subject, Target { engine: Arc::clone(engine), key }, assignment);
+        self.keeper.assign(subject, LockTarget { engine: Arc::clone(engine), key }, assignment);
 
         let (binding, password) = (Binding::of(lock), engine.client_password(&subject.namespace));
         // A failure is kept until the status is written: the Secret must not delay what is known of the lock.

@@ -45,12 +45,12 @@ enum Known {
 }
 
 /// What is known of the Secret of one binding. Locked during requests for that Secret.
-type Entry = Arc<tokio::sync::Mutex<Option<Known>>>;
+type KnownSecret = Arc<tokio::sync::Mutex<Option<Known>>>;
 
 /// Writes the Secrets, each once.
 pub(crate) struct ClientSecrets {
     api: ApiServer,
-    known: Mutex<HashMap<Binding, Entry>>,
+    known: Mutex<HashMap<Binding, KnownSecret>>,
 }
 
 // === impl Binding ===
@@ -178,7 +178,7 @@ impl ClientSecrets {
 
     /// Forgets a released binding, unless another task has its entry: two entries of one Secret would not exclude each
     /// other.
-    fn forget(&self, binding: &Binding, entry: &Entry) {
+    fn forget(&self, binding: &Binding, entry: &KnownSecret) {
         let mut known = self.known();
         // The map's, and the caller's.
         if Arc::strong_count(entry) == 2 {
@@ -186,11 +186,11 @@ impl ClientSecrets {
         }
     }
 
-    fn entry(&self, binding: &Binding) -> Entry {
+    fn entry(&self, binding: &Binding) -> KnownSecret {
         Arc::clone(self.known().entry(binding.clone()).or_default())
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<Binding, Entry>> {
+    fn known(&self) -> MutexGuard<'_, HashMap<Binding, KnownSecret>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

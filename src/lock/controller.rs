@@ -44,12 +44,14 @@ const NAME_CONFLICT_AFTER: Duration = Duration::from_secs(30);
 
 /// Runs the controller and the keeper until `shutdown`, then leaves the leases on the masters for the next process to
 /// adopt. Returns earlier only if a part of it ended that must not.
-pub async fn run(ctx: Context, shutdown: CancellationToken) {
+pub(crate) async fn run(ctx: Context, shutdown: CancellationToken) {
     let (sender, sent_events) = EventSender::channel();
     let (schedule, scheduled) = StatusSchedule::new(STATUS_WRITES_PER_SECOND);
     let schedule = Arc::new(schedule);
     let reconciler = Arc::new(Reconciler::new(&ctx, sender, Arc::clone(&schedule)));
-    let running = Controller::for_stream(stream::pending(), ctx.watches.locks.store().clone())
+    // The shared watch feeds the store and triggers the reconciles, so the controller has no stream of its own.
+    let no_events = stream::pending::<watcher::Result<WatchedLock>>();
+    let running = Controller::for_stream(no_events, ctx.watches.locks.store().clone())
         .with_config(controller_config())
         .reconcile_on(ctx.watches.locks.references())
         .reconcile_on(locks_of_changed_clusters(&ctx.watches))
@@ -94,10 +96,10 @@ impl Reconciler {
         debug!(namespace = snapshot.subject.namespace, name = snapshot.subject.name, ?plan, "decided");
         // Act (IO): finalizer, actor, masters, Secret for clients.
         let outcome = self.act(&snapshot, plan).await?;
-        // Status (IO), with the state that the actor has now.
+        // Status (IO): the outcome, and the state that the actor has now.
         let state = self.keeper.state(&snapshot.subject.uid);
-        self.status.write(&snapshot, &outcome, state.as_ref(), now()).await?;
-        // When next; or the failure that waited for the status.
+        self.write_status(&snapshot, &outcome, state.as_ref(), now()).await?;
+        // When next, or the error that waited for the status.
         when_next(outcome, state.as_ref())
     }
 }

@@ -11,9 +11,9 @@
 //! - [`client_secret`]: writes the Secret with which pods reach the masters
 //! - [`finalize`]: the finalizer; [`cleanup`]: what is left of objects that are gone
 //! - [`events`]: Events on transitions
-//! - [`subject`]: which lock; [`identity`]: in whose name it is held
+//! - [`subject`]: which lock; [`identity`]: the name in which it is held
 //!
-//! Only [`run`] is public.
+//! Nothing here is public; the rest of the crate uses only [`run`].
 
 mod act;
 mod cleanup;
@@ -32,4 +32,4 @@ mod reconciler;
 mod status;
 mod subject;
 
-pub use controller::run;
+pub(crate) use controller::run;

@@ -8,7 +8,7 @@ use super::connections::Connections;
 use super::events::EventSender;
 use super::keeper::Keeper;
 use super::keeper::context::KeeperContext;
-use super::status::{StatusSchedule, StatusWriter};
+use super::status::schedule::StatusSchedule;
 use super::subject::Subject;
 use crate::operator::Context;
 
@@ -22,8 +22,6 @@ pub(crate) struct Reconciler {
     pub(crate) keeper: Keeper,
     /// Schedules status writes.
     pub(crate) schedule: Arc<StatusSchedule>,
-    /// Writes statuses.
-    pub(crate) status: StatusWriter,
     /// The connections to clusters.
     pub(crate) connections: Connections,
     /// The Secrets for clients.
@@ -39,7 +37,6 @@ impl Reconciler {
             ctx: ctx.clone(),
             events,
             keeper: Keeper::new(Arc::new(context)),
-            status: StatusWriter::new(ctx.api.clone(), Arc::clone(&schedule)),
             schedule,
             connections: Connections::new(ctx.api.clone()),
             client_secrets: ClientSecrets::new(ctx.api.clone()),

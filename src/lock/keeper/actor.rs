@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, error, info, warn};
 
-use super::assignment::{Assignment, Target};
+use super::assignment::{Assignment, LockTarget};
 use super::context::{KeeperContext, StatePublisher};
 use super::observe::observe;
 use super::state::{Ending, Refusal, State, Trouble};
@@ -42,7 +42,7 @@ struct Holding {
 pub(crate) struct Actor {
     subject: Arc<Subject>,
     context: Arc<KeeperContext>,
-    assignments: watch::Receiver<(Target, Assignment)>,
+    assignments: watch::Receiver<(LockTarget, Assignment)>,
     states: StatePublisher,
     holding: Option<Holding>,
     /// A grant whose lease was abandoned, to be adopted on other terms.
@@ -56,15 +56,15 @@ impl Actor {
     pub(crate) fn new(
         subject: Arc<Subject>,
         context: Arc<KeeperContext>,
-        assignments: watch::Receiver<(Target, Assignment)>,
+        assignments: watch::Receiver<(LockTarget, Assignment)>,
         state: watch::Sender<State>,
     ) -> Self {
         let states = StatePublisher::new(Arc::clone(&subject), Arc::clone(&context), state);
         Self { subject, context, assignments, states, holding: None, carried: None, announced: None }
     }
 
-    /// Runs until the last assignment is done. A panic touches no other actor: it is reported, and the actor goes on with
-    /// its lease.
+    /// Runs until the last assignment is done. A panic touches no other actor: it is reported, and the actor
+    /// continues with its lease.
     pub(crate) async fn run(mut self) {
         loop {
             if AssertUnwindSafe(self.follow_assignments()).catch_unwind().await.is_ok() {
@@ -94,7 +94,7 @@ impl Actor {
         }
     }
 
-    async fn work(&mut self, target: &Target, assignment: &Assignment) {
+    async fn work(&mut self, target: &LockTarget, assignment: &Assignment) {
         match assignment {
             Assignment::Hold { options, adopt } => self.hold(target, options, adopt.clone()).await,
             Assignment::Follow { options, owner } => self.follow(target, options, owner).await,
@@ -111,7 +111,7 @@ impl Actor {
 
     // --- holding ---
 
-    async fn hold(&mut self, target: &Target, options: &LeaseOptions, adopt: Option<Owner>) {
+    async fn hold(&mut self, target: &LockTarget, options: &LeaseOptions, adopt: Option<Owner>) {
         target.engine.settled().await;
         let mut lost = match self.resume(target, options, adopt).await {
             Ok(()) => None,
@@ -128,7 +128,7 @@ impl Actor {
         }
     }
 
-    async fn follow(&mut self, target: &Target, options: &LeaseOptions, owner: &Owner) {
+    async fn follow(&mut self, target: &LockTarget, options: &LeaseOptions, owner: &Owner) {
         target.engine.settled().await;
         if self.resume(target, options, Some(owner.clone())).await.is_ok() {
             self.follow_lease().await;
@@ -138,7 +138,12 @@ impl Actor {
     }
 
     /// Resumes a grant: one of this actor, on the same terms or on others, or one of an earlier process.
-    async fn resume(&mut self, target: &Target, options: &LeaseOptions, recorded: Option<Owner>) -> Result<(), Loss> {
+    async fn resume(
+        &mut self,
+        target: &LockTarget,
+        options: &LeaseOptions,
+        recorded: Option<Owner>,
+    ) -> Result<(), Loss> {
         if let Some(holding) = self.holding.take() {
             if Arc::ptr_eq(&holding.engine, &target.engine) && holding.options == *options {
                 self.holding = Some(holding);
@@ -155,7 +160,7 @@ impl Actor {
 
     /// Tries to adopt the grant of `owner` until the masters answer, or until the grant must have ended: nobody renews it,
     /// so it lasts no longer than its TTL from now.
-    async fn adopt(&mut self, target: &Target, options: &LeaseOptions, owner: &Owner) -> Result<Lease, Loss> {
+    async fn adopt(&mut self, target: &LockTarget, options: &LeaseOptions, owner: &Owner) -> Result<Lease, Loss> {
         let deadline = Instant::now() + options.ttl;
         loop {
             let error = match target.engine.client().adopt(&target.key, owner, options).await {
@@ -174,7 +179,7 @@ impl Actor {
     }
 
     /// Contends until the lock is granted.
-    async fn contend(&mut self, target: &Target, options: &LeaseOptions, lost: Option<Loss>) -> Lease {
+    async fn contend(&mut self, target: &LockTarget, options: &LeaseOptions, lost: Option<Loss>) -> Lease {
         let client = target.engine.client();
         self.states.publish(State::Contending { lost, answer: None });
         loop {
@@ -212,7 +217,12 @@ impl Actor {
 
     /// Waits in the queue while another holds the lock, and publishes the holder. `None` if the lock is not granted for
     /// another reason.
-    async fn wait_in_queue(&mut self, target: &Target, options: &LeaseOptions, lost: Option<Loss>) -> Option<Lease> {
+    async fn wait_in_queue(
+        &mut self,
+        target: &LockTarget,
+        options: &LeaseOptions,
+        lost: Option<Loss>,
+    ) -> Option<Lease> {
         let client = target.engine.client();
         let mut granted = std::pin::pin!(client.acquire(&target.key, options, Wait::Forever));
         let mut free = 0;
@@ -286,7 +296,7 @@ impl Actor {
         loss
     }
 
-    fn take_over(&mut self, target: &Target, options: &LeaseOptions, lease: Lease) {
+    fn take_over(&mut self, target: &LockTarget, options: &LeaseOptions, lease: Lease) {
         self.holding = Some(Holding { lease, engine: Arc::clone(&target.engine), options: options.clone() });
         self.announced = None;
         self.set_held(true);
@@ -294,7 +304,7 @@ impl Actor {
 
     // --- ending ---
 
-    async fn release(&mut self, target: &Target, recorded: Option<Owner>) {
+    async fn release(&mut self, target: &LockTarget, recorded: Option<Owner>) {
         let owner = self.carried.take().or(recorded);
         let released = match (self.holding.take(), owner) {
             (Some(holding), _) => Some(holding.lease.release().await),
@@ -337,7 +347,7 @@ impl Actor {
         loss
     }
 
-    fn report_refusal(&mut self, target: &Target, lost: Option<Loss>, error: &Error) {
+    fn report_refusal(&mut self, target: &LockTarget, lost: Option<Loss>, error: &Error) {
         target.report_refused_credentials(error);
         let answer = Refusal::from(error);
         if let Refusal::Contended(Some(value)) = &answer

@@ -1,4 +1,4 @@
-//! What an actor is told to do, and with which lock.
+//! The assignment of an actor: what it does, and with which lock.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::lock::connections::Engine;
 
 /// The lock of an actor, on the masters.
 #[derive(Clone, Debug)]
-pub(crate) struct Target {
+pub(crate) struct LockTarget {
     /// The masters.
     pub(crate) engine: Arc<Engine>,
     /// The key of the lock.
@@ -59,7 +59,7 @@ impl Assignment {
     }
 }
 
-impl Target {
+impl LockTarget {
     /// Whether both are the same lock on the same connections.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.engine, &other.engine) && self.key == other.key

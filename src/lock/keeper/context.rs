@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::state::State;
 use crate::lock::events::EventSender;
-use crate::lock::status::StatusSchedule;
+use crate::lock::status::schedule::StatusSchedule;
 use crate::lock::subject::Subject;
 use crate::operator::leadership::Leadership;
 use crate::operator::metrics::Metrics;
@@ -63,7 +63,7 @@ impl KeeperContext {
     #[cfg(test)]
     pub(crate) fn fail_once(&self, uid: &str) {
         let is_first = self.failed.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned());
-        assert!(!is_first, "failing as told");
+        assert!(!is_first, "the first call fails");
     }
 }
 

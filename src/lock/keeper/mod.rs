@@ -3,7 +3,7 @@
 //! # Layout
 //! - [`actor`]: acquires and keeps one lock; [`observe`]: observes one that others hold
 //! - [`context`]: what all actors share, and how they publish states
-//! - [`assignment`]: what an actor is told to do; [`state`]: what it knows of its lock
+//! - [`assignment`]: what an actor does; [`state`]: what it knows of its lock
 
 pub(crate) mod actor;
 pub(crate) mod assignment;
@@ -28,7 +28,7 @@ use tracing::warn;
 
 use super::subject::Subject;
 use actor::Actor;
-use assignment::{Assignment, Target};
+use assignment::{Assignment, LockTarget};
 use context::KeeperContext;
 use state::{Ending, State};
 
@@ -40,14 +40,14 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(4);
 #[derive(Debug)]
 pub(crate) struct Keeper {
     context: Arc<KeeperContext>,
-    actors: Mutex<HashMap<String, Entry>>,
+    actors: Mutex<HashMap<String, RunningActor>>,
 }
 
-/// A running actor.
+/// An actor, and what the keeper shares with it.
 #[derive(Debug)]
-struct Entry {
+struct RunningActor {
     subject: Arc<Subject>,
-    assigned: watch::Sender<(Target, Assignment)>,
+    assigned: watch::Sender<(LockTarget, Assignment)>,
     state: watch::Receiver<State>,
     task: JoinHandle<()>,
 }
@@ -62,7 +62,7 @@ impl Keeper {
 
     /// Gives the actor of `subject` an assignment, and starts the actor if there is none. An actor that does the same
     /// already is not interrupted.
-    pub(crate) fn assign(&self, subject: &Subject, target: Target, assignment: Assignment) {
+    pub(crate) fn assign(&self, subject: &Subject, target: LockTarget, assignment: Assignment) {
         let mut actors = self.actors();
         if let Some(entry) = actors.get(&subject.uid)
             && !entry.task.is_finished()
@@ -80,7 +80,7 @@ impl Keeper {
         let (assigned, assignments) = watch::channel((target, assignment));
         let (published, state) = watch::channel(State::Starting);
         let actor = Actor::new(Arc::clone(&subject), Arc::clone(&self.context), assignments, published);
-        let entry = Entry { subject: Arc::clone(&subject), assigned, state, task: tokio::spawn(actor.run()) };
+        let entry = RunningActor { subject: Arc::clone(&subject), assigned, state, task: tokio::spawn(actor.run()) };
         actors.insert(subject.uid.clone(), entry);
     }
 
@@ -116,14 +116,14 @@ impl Keeper {
         entry.stop(last).await
     }
 
-    fn actors(&self) -> MutexGuard<'_, HashMap<String, Entry>> {
+    fn actors(&self) -> MutexGuard<'_, HashMap<String, RunningActor>> {
         self.actors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-// === impl Entry ===
+// === impl RunningActor ===
 
-impl Entry {
+impl RunningActor {
     /// Gives the actor its last assignment and waits for its end.
     async fn stop(mut self, last: Assignment) -> Option<Ending> {
         self.assigned.send_modify(|(_, assignment)| *assignment = last);

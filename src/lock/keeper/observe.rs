@@ -5,7 +5,7 @@ use std::time::Duration;
 use redlock_engine::{Error, Observation};
 use tokio::time::{Instant, sleep};
 
-use super::assignment::Target;
+use super::assignment::LockTarget;
 use super::context::StatePublisher;
 use super::state::{Sighting, State, Trouble};
 use crate::duration::with_jitter;
@@ -18,7 +18,7 @@ const MISSES: u32 = 2;
 const RENEWED_BY: Duration = Duration::from_millis(200);
 
 /// Reads the masters for ever, and publishes what changes.
-pub(crate) async fn observe(target: &Target, states: &StatePublisher) {
+pub(crate) async fn observe(target: &LockTarget, states: &StatePublisher) {
     target.engine.settled().await;
     let mut missed = 0;
     loop {

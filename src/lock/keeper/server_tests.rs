@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
 use super::Keeper;
-use super::assignment::{Assignment, Target};
+use super::assignment::{Assignment, LockTarget};
 use super::context::KeeperContext;
 use super::state::{Ending, Refusal, Sighting, State};
 use crate::api::WatchedLock;
@@ -96,8 +96,8 @@ fn key() -> LockKey {
     LockKey::new("billing", "nightly").expect("a valid key")
 }
 
-fn target(engine: &Arc<Engine>) -> Target {
-    Target { engine: Arc::clone(engine), key: key() }
+fn target(engine: &Arc<Engine>) -> LockTarget {
+    LockTarget { engine: Arc::clone(engine), key: key() }
 }
 
 fn hold(subject: &Subject, ttl: Duration, adopt: Option<Owner>) -> Assignment {

@@ -17,10 +17,10 @@ fn subject(uid: &str) -> Subject {
     Subject { uid: uid.to_owned(), namespace, name, reference: fixtures::reference() }
 }
 
-fn target() -> Target {
+fn target() -> LockTarget {
     let client = Client::new(std::iter::empty(), Duration::from_millis(50));
     let engine = Arc::new(Engine::new(client, RootKey::generate()));
-    Target { engine, key: LockKey::new("billing", "nightly").unwrap() }
+    LockTarget { engine, key: LockKey::new("billing", "nightly").unwrap() }
 }
 
 #[tokio::test(start_paused = true)]

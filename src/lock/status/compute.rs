@@ -52,7 +52,7 @@ pub(crate) enum Times {
 
 /// What status shows of a lease.
 #[derive(Clone, Copy, Debug)]
-struct Lease {
+struct ShownLease {
     acquired_at: Instant,
     renewed_at: Instant,
     valid_until: Option<Instant>,
@@ -67,6 +67,8 @@ pub(crate) struct Computed {
     /// When its times must be refreshed or removed; `None` if it shows none.
     pub(crate) deadline: Option<Instant>,
 }
+
+// === impl Now ===
 
 impl Now {
     /// `instant` as wall time, in whole microseconds.
@@ -88,7 +90,7 @@ pub(crate) fn compute(view: &View<'_>, masters: usize, times: Times, now: Now) -
     let is_known = match (view.obstacle, view.state) {
         // A proven lease is shown as held, whatever is wrong with the spec or the cluster.
         (_, Some(State::Held { owner, grant })) => {
-            let lease = Lease {
+            let lease = ShownLease {
                 acquired_at: grant.acquired_at,
                 renewed_at: grant.renewed_at,
                 valid_until: Some(grant.valid_until),
@@ -190,7 +192,7 @@ impl Draft {
             }
             Sighting::Somebody { value, renewed_at, valid_until, votes } => {
                 let (renewed_at, valid_until, votes) = (*renewed_at, *valid_until, *votes);
-                let lease = Lease { acquired_at: renewed_at, renewed_at, valid_until, votes };
+                let lease = ShownLease { acquired_at: renewed_at, renewed_at, valid_until, votes };
                 self.held(shown(value), lease, masters, times, "Observed");
                 self.available();
             }
@@ -205,7 +207,7 @@ impl Draft {
         }
     }
 
-    fn held(&mut self, holder: Holder, lease: Lease, masters: usize, times: Times, reason: &str) {
+    fn held(&mut self, holder: Holder, lease: ShownLease, masters: usize, times: Times, reason: &str) {
         let token = holder.token.map(api_token);
         let status = &mut self.status;
         let same = match token {
@@ -233,7 +235,7 @@ impl Draft {
         }
     }
 
-    fn times(&mut self, lease: &Lease, masters: usize, times: Times, same: bool) {
+    fn times(&mut self, lease: &ShownLease, masters: usize, times: Times, same: bool) {
         let kept = match times {
             Times::KeepUntil(until) => until.filter(|&until| same && until > self.now.mono),
             Times::Fresh => None,

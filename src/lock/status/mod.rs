@@ -3,7 +3,7 @@
 //! # Layout
 //! - [`compute`]: the status of one lock, as a pure function of what is known and of the time
 //! - [`write`]: writes that status to the API server
-//! - [`schedule`]: whose times are refreshed next; [`budget`]: how many writes a second
+//! - [`schedule`]: which status is refreshed next; [`budget`]: how many writes a second
 
 pub(crate) mod budget;
 pub(crate) mod compute;
@@ -14,4 +14,3 @@ pub(crate) mod write;
 
 pub(crate) use compute::Now;
 pub(crate) use schedule::StatusSchedule;
-pub(crate) use write::StatusWriter;

@@ -16,14 +16,14 @@ use crate::lock::subject::Subject;
 /// Schedules the status writes of all locks.
 #[derive(Debug)]
 pub(crate) struct StatusSchedule {
-    entries: Mutex<Entries>,
+    state: Mutex<ScheduleState>,
     wake: Notify,
     reconcile: mpsc::UnboundedSender<ObjectRef<WatchedLock>>,
 }
 
 /// What is known of the locks' statuses, by UID of the lock.
 #[derive(Debug)]
-struct Entries {
+struct ScheduleState {
     refreshes: Refreshes,
     objects: HashMap<String, ObjectRef<WatchedLock>>,
     /// Locks whose turn it is to have their times refreshed.
@@ -44,14 +44,14 @@ impl StatusSchedule {
     /// the schedule is dropped.
     pub(crate) fn new(per_second: u32) -> (Self, impl Stream<Item = ObjectRef<WatchedLock>> + Send + 'static) {
         let (reconcile, receiver) = mpsc::unbounded_channel();
-        let entries = Entries {
+        let state = ScheduleState {
             refreshes: Refreshes::new(Budget::new(per_second, Instant::now())),
             objects: HashMap::new(),
             turns: HashSet::new(),
             written: HashMap::new(),
         };
         let requests = stream::unfold(receiver, |mut receiver| async { receiver.recv().await.map(|o| (o, receiver)) });
-        (Self { entries: Mutex::new(entries), wake: Notify::new(), reconcile }, requests)
+        (Self { state: Mutex::new(state), wake: Notify::new(), reconcile }, requests)
     }
 
     /// The lock changed its state: it is reconciled at once.
@@ -62,26 +62,26 @@ impl StatusSchedule {
 
     /// The lock was renewed: its times are refreshed when its turn comes.
     pub(crate) fn renewed(&self, subject: &Subject) {
-        let mut entries = self.entries();
-        entries.objects.entry(subject.uid.clone()).or_insert_with(|| subject.object_ref());
-        entries.refreshes.ask(&subject.uid);
-        drop(entries);
+        let mut state = self.state();
+        state.objects.entry(subject.uid.clone()).or_insert_with(|| subject.object_ref());
+        state.refreshes.ask(&subject.uid);
+        drop(state);
         self.wake.notify_one();
     }
 
     /// Whether it is the lock's turn to have its times refreshed. The call uses the turn up.
     pub(crate) fn take_turn(&self, uid: &str) -> bool {
-        self.entries().turns.remove(uid)
+        self.state().turns.remove(uid)
     }
 
     /// Whether a transition may show times: not while other locks wait for their turn.
     pub(crate) fn take_spare(&self, now: Instant) -> bool {
-        self.entries().refreshes.take(now)
+        self.state().refreshes.take(now)
     }
 
     /// Until when status may show its present times; `None` if this process wrote none.
     pub(crate) fn deadline(&self, uid: &str) -> Option<Instant> {
-        self.entries().refreshes.deadline(uid)
+        self.state().refreshes.deadline(uid)
     }
 
     /// The status that the API server has: the `cached` one, or what this process wrote since over the same `version`.
@@ -91,7 +91,7 @@ impl StatusSchedule {
         version: Option<&str>,
         cached: Option<&DistributedLockStatus>,
     ) -> DistributedLockStatus {
-        match self.entries().written.get(uid) {
+        match self.state().written.get(uid) {
             Some(written) if written.over.as_deref() == version => written.status.clone(),
             _ => cached.cloned().unwrap_or_default(),
         }
@@ -105,31 +105,31 @@ impl StatusSchedule {
         status: DistributedLockStatus,
         deadline: Option<Instant>,
     ) {
-        let mut entries = self.entries();
-        entries.objects.entry(subject.uid.clone()).or_insert_with(|| subject.object_ref());
-        entries.refreshes.shows_until(&subject.uid, deadline);
-        entries.written.insert(subject.uid.clone(), Written { over: version, status });
-        drop(entries);
+        let mut state = self.state();
+        state.objects.entry(subject.uid.clone()).or_insert_with(|| subject.object_ref());
+        state.refreshes.shows_until(&subject.uid, deadline);
+        state.written.insert(subject.uid.clone(), Written { over: version, status });
+        drop(state);
         self.wake.notify_one();
     }
 
     /// Charges the budget for a write that could not wait for a turn.
     pub(crate) fn spend(&self, now: Instant) {
-        self.entries().refreshes.spend(now);
+        self.state().refreshes.spend(now);
     }
 
     /// Forgets a lock that is gone.
     pub(crate) fn forget(&self, uid: &str) {
-        let mut entries = self.entries();
-        entries.refreshes.forget(uid);
-        entries.objects.remove(uid);
-        entries.turns.remove(uid);
-        entries.written.remove(uid);
+        let mut state = self.state();
+        state.refreshes.forget(uid);
+        state.objects.remove(uid);
+        state.turns.remove(uid);
+        state.written.remove(uid);
     }
 
     /// Forgets every lock that does not exist.
     pub(crate) fn retain(&self, exists: impl Fn(&str) -> bool) {
-        let gone: Vec<_> = self.entries().objects.keys().filter(|uid| !exists(uid)).cloned().collect();
+        let gone: Vec<_> = self.state().objects.keys().filter(|uid| !exists(uid)).cloned().collect();
         for uid in &gone {
             self.forget(uid);
         }
@@ -154,18 +154,18 @@ impl StatusSchedule {
 
     /// Gives the turns that are due. Returns when the next ones are.
     fn give_turns(&self) -> Option<Instant> {
-        let mut entries = self.entries();
-        let due = entries.refreshes.due(Instant::now());
-        entries.turns.extend(due.refresh.iter().cloned());
+        let mut state = self.state();
+        let due = state.refreshes.due(Instant::now());
+        state.turns.extend(due.refresh.iter().cloned());
         for uid in due.refresh.iter().chain(&due.expire) {
-            if let Some(object) = entries.objects.get(uid) {
+            if let Some(object) = state.objects.get(uid) {
                 let _ = self.reconcile.send(object.clone());
             }
         }
-        entries.refreshes.next_at()
+        state.refreshes.next_at()
     }
 
-    fn entries(&self) -> MutexGuard<'_, Entries> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, ScheduleState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,34 +1,20 @@
 //! Writes the status of a lock, if it changes. The only place that writes it.
 
-use std::sync::Arc;
-
 use serde_json::json;
 
 use super::compute::{self, Now, Times, View};
-use super::schedule::StatusSchedule;
 use crate::api::DistributedLock;
 use crate::lock::act::Outcome;
 use crate::lock::decide::Obstacle;
 use crate::lock::keeper::state::State;
 use crate::lock::look_up::Snapshot;
-use crate::operator::api_server::{ApiServer, Category, Error};
+use crate::lock::reconciler::Reconciler;
+use crate::operator::api_server::{Category, Error};
 
-/// Writes statuses.
-#[derive(Debug)]
-pub(crate) struct StatusWriter {
-    api: ApiServer,
-    schedule: Arc<StatusSchedule>,
-}
-
-impl StatusWriter {
-    /// A writer that keeps to `schedule`.
-    pub(crate) fn new(api: ApiServer, schedule: Arc<StatusSchedule>) -> Self {
-        Self { api, schedule }
-    }
-
+impl Reconciler {
     /// Writes the status that follows from `outcome` and `state` (as of after the outcome) at `now`, if the API server has
     /// another.
-    pub(crate) async fn write(
+    pub(crate) async fn write_status(
         &self,
         snapshot: &Snapshot,
         outcome: &Outcome,
@@ -54,14 +40,14 @@ impl StatusWriter {
         if computed.status == base {
             return Ok(());
         }
-        self.api.require_leadership()?;
+        self.ctx.api.require_leadership()?;
         if !is_refreshed {
             schedule.spend(now.mono);
         }
         // With its uid: another object of the same name is refused.
         let guard = json!({"uid": subject.uid});
         let (namespace, name, status) = (&subject.namespace, &subject.name, &computed.status);
-        match self.api.apply_status::<DistributedLock>(namespace, name, guard, status).await {
+        match self.ctx.api.apply_status::<DistributedLock>(namespace, name, guard, status).await {
             Ok(_) => {
                 schedule.record_write(subject, version, computed.status, computed.deadline);
                 Ok(())
