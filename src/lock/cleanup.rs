@@ -22,7 +22,7 @@ pub(crate) async fn run(reconciler: &Reconciler) {
 
 /// Ends the actors of locks that are gone without having been finalized (somebody removed the finalizer), and forgets
 /// what is gone. Actors, connections and the rest exist only after the first lists, so that the stores are complete.
-async fn clean_up(reconciler: &Reconciler) {
+pub(crate) async fn clean_up(reconciler: &Reconciler) {
     let watches = &reconciler.ctx.watches;
     for subject in reconciler.keeper.subjects() {
         if !exists(reconciler, &subject) {

@@ -7,7 +7,8 @@ use kube::core::DeserializeGuard;
 use crate::api::cluster::{AllowedNamespaces, NamespacesFrom};
 use crate::api::lock::{ClusterRef, LockPhase};
 use crate::api::{
-    DistributedLock, DistributedLockSpec, DistributedLockStatus, RedisLockCluster, RedisLockClusterSpec, WatchedLock,
+    DistributedLock, DistributedLockSpec, DistributedLockStatus, RedisLockCluster, RedisLockClusterSpec,
+    WatchedCluster, WatchedLock,
 };
 
 /// UID of [`lock`].
@@ -37,6 +38,11 @@ pub(crate) fn lock() -> DistributedLock {
 /// `lock` as it is watched.
 pub(crate) fn watched(lock: DistributedLock) -> WatchedLock {
     DeserializeGuard(Ok(lock))
+}
+
+/// `cluster` as it is watched.
+pub(crate) fn watched_cluster(cluster: RedisLockCluster) -> WatchedCluster {
+    DeserializeGuard(Ok(cluster))
 }
 
 /// A lock that pods hold.

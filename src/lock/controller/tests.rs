@@ -1,140 +1,24 @@
-//! Reconciles against an API server that answers as each test says, and records the requests.
+//! Reconciles, as the API server and the actors see them.
 
-use std::collections::HashMap;
-use std::sync::Mutex;
+mod bench;
 
-use http::{Request, Response, StatusCode};
-use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::{ObjectReference, Secret};
+use http::StatusCode;
+use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::client::Body;
-use kube::core::Status;
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 use super::*;
+use crate::api::DistributedLock;
 use crate::api::cluster::{AllowedNamespaces, NamespacesFrom};
 use crate::api::lock::LeaseSpec;
-use crate::api::{DistributedLock, RedisLockCluster};
 use crate::contract::credentials::RootKey;
 use crate::lock::client_secret::Binding;
 use crate::lock::decide::FINALIZER;
 use crate::lock::events::LockEvent;
 use crate::lock::fixtures;
 use crate::operator::leadership::Leadership;
-use crate::operator::watch::Feeds;
-
-const LOCK: &str = "/apis/redlock.dev/v1alpha1/namespaces/billing/distributedlocks/nightly";
-const STATUS: &str = "/apis/redlock.dev/v1alpha1/namespaces/billing/distributedlocks/nightly/status";
-const AUTH: &str = "/api/v1/namespaces/locks/secrets/quintet-auth";
-const SECRETS: &str = "/api/v1/namespaces/billing/secrets";
-const SECRET: &str = "/api/v1/namespaces/billing/secrets/quintet-client";
-
-/// The answer to a request; `None`: it is never answered.
-type Answer = Option<(StatusCode, Value)>;
-/// A method with a path, and the body.
-type Asked = (String, Value);
-
-struct Bench {
-    reconciler: Arc<Reconciler>,
-    asked: Arc<Mutex<Vec<Asked>>>,
-    events: mpsc::Receiver<(ObjectReference, LockEvent)>,
-    feeds: Feeds,
-    scheduled: futures::stream::BoxStream<'static, ObjectRef<WatchedLock>>,
-}
-
-#[expect(clippy::unnecessary_wraps, reason = "an answer, of which there may be none")]
-fn refusal(code: StatusCode) -> Answer {
-    let reason = match code {
-        StatusCode::NOT_FOUND => "NotFound",
-        StatusCode::FORBIDDEN => "Forbidden",
-        _ => "InternalError",
-    };
-    Some((code, serde_json::to_value(Status::failure("no", reason).with_code(code.as_u16())).unwrap()))
-}
-
-#[expect(clippy::unnecessary_wraps, reason = "an answer, of which there may be none")]
-fn found(object: impl serde::Serialize) -> Answer {
-    Some((StatusCode::OK, serde_json::to_value(object).unwrap()))
-}
-
-fn auth() -> Answer {
-    let data = [("key".to_owned(), ByteString(RootKey::generate().to_text().into_bytes()))].into();
-    found(Secret { data: Some(data), ..Secret::default() })
-}
-
-/// The answer of an API server that stores only what is written to it.
-fn default_answer(asked: &str, body: &Value) -> Answer {
-    match asked.split_once(' ').unwrap() {
-        ("GET", _) => refusal(StatusCode::NOT_FOUND),
-        ("PATCH", LOCK) => found(json!({
-            "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "nightly"},
-        })),
-        ("PATCH", STATUS) => found(fixtures::lock()),
-        ("POST" | "PATCH", _) => Some((StatusCode::OK, body.clone())),
-        (method, path) => panic!("unexpected: {method} {path}"),
-    }
-}
-
-impl Bench {
-    fn new(leadership: Leadership, cluster: Option<RedisLockCluster>, answers: Vec<(String, Answer)>) -> Self {
-        let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
-        let answers: HashMap<String, Answer> = answers.into_iter().collect();
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let log = Arc::clone(&asked);
-        tokio::spawn(async move {
-            while let Some((request, send)) = handle.next_request().await {
-                let (parts, body) = request.into_parts();
-                let body = serde_json::from_slice(&body.collect_bytes().await.unwrap()).unwrap_or(Value::Null);
-                let asked = format!("{} {}", parts.method, parts.uri.path());
-                let answer = answers.get(&asked).cloned().unwrap_or_else(|| default_answer(&asked, &body));
-                log.lock().unwrap().push((asked, body));
-                match answer {
-                    Some((code, body)) => send.send_response(
-                        Response::builder().status(code).body(Body::from(serde_json::to_vec(&body).unwrap())).unwrap(),
-                    ),
-                    None => std::mem::forget(send),
-                }
-            }
-        });
-        let client = kube::Client::new(service, "default");
-        let (ctx, mut feeds) = Context::for_tests(client, leadership);
-        feeds.clusters.list(cluster.map(|cluster| kube::core::DeserializeGuard(Ok(cluster))));
-        feeds.locks.list([]);
-        let (sender, events) = EventSender::channel();
-        let (schedule, scheduled) = StatusSchedule::new(20);
-        let reconciler = Arc::new(Reconciler::new(&ctx, sender, Arc::new(schedule)));
-        Self { reconciler, asked, events, feeds, scheduled: scheduled.boxed() }
-    }
-
-    fn leading(cluster: Option<RedisLockCluster>, answers: Vec<(String, Answer)>) -> Self {
-        Self::new(Leadership::always(), cluster, answers)
-    }
-
-    async fn reconcile(&self, lock: &DistributedLock) -> Result<Action, Error> {
-        reconcile(Arc::new(fixtures::watched(lock.clone())), Arc::clone(&self.reconciler)).await
-    }
-
-    /// Waits until the actor has found that nothing answers at the masters' addresses.
-    async fn trouble(&mut self) {
-        while self.reconciler.keeper.state(fixtures::UID).is_none_or(|state| state.trouble().is_none()) {
-            self.scheduled.next().await;
-        }
-    }
-
-    /// The requests since the last call.
-    fn asked(&self) -> Vec<Asked> {
-        std::mem::take(&mut *self.asked.lock().unwrap())
-    }
-
-    fn writes(&self) -> Vec<String> {
-        self.asked().into_iter().map(|(asked, _)| asked).filter(|asked| !asked.starts_with("GET ")).collect()
-    }
-
-    fn sent_events(&mut self) -> Vec<LockEvent> {
-        std::iter::from_fn(|| self.events.recv().now_or_never().flatten()).map(|(_, event)| event).collect()
-    }
-}
+use bench::{AUTH, Bench, LOCK, SECRET, SECRETS, STATUS, auth, found, refusal};
 
 fn reason(body: &Value, type_: &str) -> String {
     let conditions = body["status"]["conditions"].as_array().unwrap();
@@ -359,11 +243,45 @@ async fn a_changed_cluster_triggers_its_locks_and_a_list_of_clusters_triggers_al
         names
     };
     assert_eq!(names(), ["elsewhere", "nightly"], "the first list");
-    let cluster = || kube::core::DeserializeGuard(Ok(fixtures::cluster()));
+    let cluster = || fixtures::watched_cluster(fixtures::cluster());
     for change in [watcher::Event::Apply(cluster()), watcher::Event::Delete(cluster())] {
         bench.feeds.clusters.take(change);
         assert_eq!(names(), ["nightly"]);
     }
     bench.feeds.clusters.list([cluster()]);
     assert_eq!(names(), ["elsewhere", "nightly"]);
+}
+
+#[tokio::test]
+async fn what_is_listed_and_what_changes_is_reconciled_until_the_controller_is_shut_down() {
+    let mut bench = Bench::leading(None, vec![]);
+    let (ctx, shutdown) = (bench.reconciler.ctx.clone(), CancellationToken::new());
+    ctx.health.awaits(LOCK_CONTROLLER, "the first list");
+    bench.feeds.locks.list([fixtures::watched(fixtures::lock())]);
+    let running = tokio::spawn(run(ctx.clone(), shutdown.clone()));
+    let status = format!("PATCH {STATUS}");
+    assert_eq!(reason(&bench.until_asked(&status).await, "ClusterAvailable"), "False ClusterNotFound");
+    assert_eq!(ctx.health.readiness(), Ok(()));
+    bench.feeds.clusters.take(watcher::Event::Apply(fixtures::watched_cluster(fixtures::cluster())));
+    assert_eq!(reason(&bench.until_asked(&status).await, "ClusterAvailable"), "False AuthSecretNotFound");
+    let mut other = fixtures::lock();
+    other.metadata.resource_version = Some("101".to_owned());
+    other.spec.cluster_ref.name = "other".to_owned();
+    bench.feeds.locks.take(watcher::Event::Apply(fixtures::watched(other)));
+    assert_eq!(reason(&bench.until_asked(&status).await, "ClusterAvailable"), "False ClusterNotFound");
+    shutdown.cancel();
+    running.await.unwrap();
+}
+
+#[tokio::test]
+async fn the_actor_of_a_lock_that_is_gone_is_ended() {
+    let mut bench = Bench::leading(Some(fixtures::cluster()), vec![(format!("GET {AUTH}"), auth())]);
+    let lock = fixtures::lock();
+    bench.feeds.locks.take(watcher::Event::Apply(fixtures::watched(lock.clone())));
+    bench.reconcile(&lock).await.unwrap();
+    cleanup::clean_up(&bench.reconciler).await;
+    assert!(bench.reconciler.keeper.state(fixtures::UID).is_some());
+    bench.feeds.locks.take(watcher::Event::Delete(fixtures::watched(lock)));
+    cleanup::clean_up(&bench.reconciler).await;
+    assert_eq!(bench.reconciler.keeper.state(fixtures::UID), None);
 }
