@@ -35,7 +35,7 @@ pub(crate) enum Outcome {
     Assigned {
         /// What is wrong with the spec although the lock is kept.
         obstacle: Option<Obstacle>,
-        /// Why the Secret for clients is not written: a foreign Secret has its name, or the API server failed.
+        /// Whether the Secret for clients is written: `Ok(Some(why))` if a foreign Secret has its name.
         client_secret: Result<Option<String>, Error>,
     },
 }

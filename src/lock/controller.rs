@@ -104,11 +104,12 @@ impl Reconciler {
     }
 }
 
-/// The present moment: the steps have no clock of their own.
+/// The present moment. It is read here, so that status needs no clock.
 fn now() -> Now {
     Now { wall: Timestamp::now(), mono: Instant::now() }
 }
 
+/// When a lock is reconciled next without a trigger; or the error that was kept until the status was written.
 fn when_next(outcome: Outcome, state: Option<&State>) -> Result<Action, Error> {
     let is_refused = state.and_then(State::trouble).is_some_and(|trouble| trouble.reason == Reason::Auth);
     Ok(match outcome {

@@ -22,20 +22,20 @@ impl Holder {
     pub(crate) fn of(owner: &Owner) -> Self {
         Self { name: without_uid(owner.identity()).to_owned(), token: Some(owner.token()) }
     }
+
+    /// The holder that a key's `value` on the masters names.
+    pub(crate) fn of_value(value: &str) -> Self {
+        match value.parse() {
+            Ok(owner) => Self::of(&owner),
+            Err(_) => Self { name: value.to_owned(), token: None },
+        }
+    }
 }
 
 /// The identity with which the operator contends for `holder` of the `DistributedLock` with this UID. The UID makes it
 /// unique: two resources with the same holder are two contenders.
 pub(crate) fn identity(holder: &str, uid: &str) -> String {
     format!("{holder}/{uid}")
-}
-
-/// The holder that a key's `value` on the masters names.
-pub(crate) fn shown(value: &str) -> Holder {
-    match value.parse() {
-        Ok(owner) => Holder::of(&owner),
-        Err(_) => Holder { name: value.to_owned(), token: None },
-    }
 }
 
 /// The grant that `status` records for this resource, so that another process can adopt it.
@@ -88,7 +88,7 @@ mod tests {
             ("mail@example.org", "mail@example.org", None),
         ] {
             let token = token.and_then(Token::new);
-            assert_eq!(shown(value), Holder { name: name.to_owned(), token }, "{value}");
+            assert_eq!(Holder::of_value(value), Holder { name: name.to_owned(), token }, "{value}");
         }
     }
 

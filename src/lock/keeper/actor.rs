@@ -19,7 +19,7 @@ use super::state::{Ending, Refusal, State, Trouble};
 use crate::duration::with_jitter;
 use crate::lock::connections::Engine;
 use crate::lock::events::LockEvent;
-use crate::lock::identity::{Holder, shown};
+use crate::lock::identity::Holder;
 use crate::lock::subject::Subject;
 
 /// How long to wait after an attempt without a majority. Jitter adds up to half of it.
@@ -354,7 +354,7 @@ impl Actor {
             && self.announced.as_deref() != Some(identity_in(value))
         {
             self.announced = Some(identity_in(value).to_owned());
-            self.send(LockEvent::Contended(shown(value).name));
+            self.send(LockEvent::Contended(Holder::of_value(value).name));
         }
         let state = State::Contending { lost, answer: Some(answer) };
         if !self.states.current().shows_same_as(&state) {

@@ -10,7 +10,7 @@ use crate::api::condition::{CLUSTER_AVAILABLE, CONFIG_VALID, HELD, Truth, set_co
 use crate::api::lock::LockPhase;
 use crate::api::{DistributedLock, DistributedLockStatus};
 use crate::lock::decide::Obstacle;
-use crate::lock::identity::{Holder, api_token, shown};
+use crate::lock::identity::{Holder, api_token};
 use crate::lock::keeper::state::{Refusal, Sighting, State, Trouble};
 
 /// How long before its end a shown time is refreshed or removed at the latest: the write takes time.
@@ -170,7 +170,7 @@ impl Draft {
     fn refused(&mut self, answer: &Refusal) {
         match answer {
             Refusal::Contended(value) => {
-                let holder = value.as_deref().map(|value| shown(value).name);
+                let holder = value.as_deref().map(|value| Holder::of_value(value).name);
                 let message = format!("held by {}", holder.as_deref().unwrap_or("several contenders"));
                 self.status.holder = holder;
                 self.set(HELD, Truth::False, "Contended", message);
@@ -193,7 +193,7 @@ impl Draft {
             Sighting::Somebody { value, renewed_at, valid_until, votes } => {
                 let (renewed_at, valid_until, votes) = (*renewed_at, *valid_until, *votes);
                 let lease = ShownLease { acquired_at: renewed_at, renewed_at, valid_until, votes };
-                self.held(shown(value), lease, masters, times, "Observed");
+                self.held(Holder::of_value(value), lease, masters, times, "Observed");
                 self.available();
             }
             Sighting::Unknown(trouble) => {
