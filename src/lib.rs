@@ -1,21 +1,25 @@
 //! Named locks and leader election for Kubernetes: leases on a majority of independent Redis masters (RedLock).
 //!
+//! Public are the two kinds ([`api`]), the command line ([`cli`]) and the sidecar ([`agent`]). Rust programs that want a lock
+//! use the crate `redlock-engine`, which this one is built on.
+//!
 //! # Layout
-//! - [`api`]: the kinds `RedisLockCluster` and `DistributedLock`
-//! - `cluster`: controller of `RedisLockCluster`: keeps the masters, keeps a crashed one out until it can do no harm
-//! - [`lock`]: controller of `DistributedLock`: takes, keeps, observes and gives back locks
-//! - [`contract`]: what two sides must agree on
-//! - [`operator`]: wiring of both controllers: leadership, health, metrics, events, shutdown
+//! From the roof down; a module uses those below it only:
+//! - [`cli`]: the command line, its exit codes and logs; the wiring of the operator
 //! - [`agent`]: the sidecar that elects a leader among pods, straight on the masters
-//! - [`cli`]: the command line, its exit codes and logs
-//! - [`duration`]: durations as Kubernetes writes them
+//! - `cluster`: controller of `RedisLockCluster`: provisions the masters, keeps a crashed one out until it can do no harm
+//! - `lock`: controller of `DistributedLock`: acquires, renews, observes and releases locks
+//! - `operator`: what both controllers stand on: watches, the way to the API server, leadership, Events, metrics, health
+//! - `contract`: what two sides must agree on: names, credentials, the Secret for clients
+//! - [`api`]: the kinds `RedisLockCluster` and `DistributedLock`
+//! - `duration`, `openmetrics`: durations and metrics in their text formats
 
 pub mod agent;
 pub mod api;
 pub mod cli;
 mod cluster;
-pub mod contract;
-pub mod duration;
-pub mod lock;
+mod contract;
+mod duration;
+mod lock;
 mod openmetrics;
-pub mod operator;
+mod operator;

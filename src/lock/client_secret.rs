@@ -1,60 +1,63 @@
-//! The Secret with which pods of a namespace reach the masters of a cluster, in the form of a service binding.
+//! Writes the Secret with which pods of a namespace reach the masters of a cluster. Its content is in
+//! [`crate::contract::client_secret`].
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::{self, Write as _};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::{Api, ResourceExt};
+use kube::ResourceExt as _;
 use tokio::time::Instant;
 
-use super::decide::seconds;
-use super::error::{Error, within};
-use crate::api::RedisLockCluster;
-use crate::api::lock::DistributedLock;
+use crate::api::{DistributedLock, RedisLockCluster};
+use crate::contract::client_secret::{ClientSecret, SECRET_TYPE};
 use crate::contract::credentials::Password;
 use crate::contract::names::{self, CLUSTER_LABEL, MANAGER};
+use crate::operator::api_server::{ApiServer, Error};
+use crate::operator::watch::locks::{ClusterRef, cluster_ref};
 
 /// Label: namespace of the cluster that the Secret is for.
-pub const CLUSTER_NAMESPACE_LABEL: &str = "redlock.dev/cluster-namespace";
-/// How often a Secret is applied though nothing changed here: it may have changed there.
+pub(crate) const CLUSTER_NAMESPACE_LABEL: &str = "redlock.dev/cluster-namespace";
+/// How often a Secret is applied again although nothing changed here: somebody else may have changed it.
 const HEAL_AFTER: Duration = Duration::from_mins(10);
-/// How often it is looked again whether a foreign Secret is still in the way.
+/// How often a foreign Secret is checked again.
 const CONFLICT_FOR: Duration = Duration::from_secs(30);
 
-/// Which Secret: for the clients in a namespace, of a cluster.
+/// A namespace that uses a cluster. It has one Secret.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Binding {
+pub(crate) struct Binding {
     /// Namespace of the clients.
-    pub namespace: String,
+    pub(crate) namespace: String,
     /// Namespace of the cluster.
-    pub cluster_namespace: String,
+    pub(crate) cluster_namespace: String,
     /// Name of the cluster.
-    pub cluster: String,
+    pub(crate) cluster: String,
 }
 
-/// What is known of a Secret.
+/// What is known of a Secret, and since when.
 enum Known {
+    /// It was applied with this content.
     Applied(Box<Secret>, Instant),
+    /// It is foreign, for this reason.
     Foreign(String, Instant),
 }
 
+/// What is known of the Secret of one binding. Locked during requests for that Secret.
+type KnownSecret = Arc<tokio::sync::Mutex<Option<Known>>>;
+
 /// Writes the Secrets, each once.
-pub struct ClientSecrets {
-    client: kube::Client,
-    known: Mutex<HashMap<Binding, Arc<tokio::sync::Mutex<Option<Known>>>>>,
+pub(crate) struct ClientSecrets {
+    api: ApiServer,
+    known: Mutex<HashMap<Binding, KnownSecret>>,
 }
 
 // === impl Binding ===
 
 impl Binding {
     /// The binding that `lock` needs.
-    #[must_use]
-    pub fn of(lock: &DistributedLock) -> Self {
+    pub(crate) fn of(lock: &DistributedLock) -> Self {
         Self {
             namespace: lock.namespace().unwrap_or_default(),
             cluster_namespace: lock.cluster_namespace(),
@@ -62,25 +65,25 @@ impl Binding {
         }
     }
 
+    /// Reference to the cluster.
+    pub(crate) fn cluster_ref(&self) -> ClusterRef {
+        cluster_ref(&self.cluster_namespace, &self.cluster)
+    }
+
     /// The Secret with which clients reach `cluster`.
-    #[must_use]
-    pub fn secret(&self, cluster: &RedisLockCluster, password: &Password) -> Secret {
-        let endpoints = names::masters(cluster).iter().fold(String::new(), |mut lines, master| {
-            // Writing to a String cannot fail.
-            let _ = writeln!(lines, "{master}={}", names::address(master, &self.cluster_namespace));
-            lines
-        });
-        let entries = [
-            ("type", "redlock".to_owned()),
-            ("provider", MANAGER.to_owned()),
-            ("endpoints", endpoints),
-            ("username", names::client_user(&self.namespace)),
-            ("password", password.expose().to_owned()),
-            ("namespace", self.namespace.clone()),
-            ("prefix", format!("redlock:{}/", self.namespace)),
-            ("max-ttl", seconds(cluster.spec.max_ttl())),
-            ("call-timeout", seconds(cluster.spec.call_timeout())),
-        ];
+    pub(crate) fn secret(&self, cluster: &RedisLockCluster, password: &Password) -> Secret {
+        let address = |master: String| {
+            let address = names::address(&master, &self.cluster_namespace);
+            (master, address)
+        };
+        let content = ClientSecret {
+            endpoints: names::masters(cluster).into_iter().map(address).collect(),
+            username: names::client_user(&self.namespace),
+            password: password.clone(),
+            namespace: self.namespace.clone(),
+            max_ttl: cluster.spec.max_ttl(),
+            call_timeout: cluster.spec.call_timeout(),
+        };
         let mut labels = names::labels(&self.cluster, None);
         labels.insert(CLUSTER_NAMESPACE_LABEL.to_owned(), self.cluster_namespace.clone());
         Secret {
@@ -90,18 +93,18 @@ impl Binding {
                 labels: Some(labels),
                 ..ObjectMeta::default()
             },
-            type_: Some("servicebinding.io/redlock".to_owned()),
-            data: Some(entries.map(|(key, value)| (key.to_owned(), ByteString(value.into_bytes()))).into()),
+            type_: Some(SECRET_TYPE.to_owned()),
+            data: Some(content.data()),
             ..Secret::default()
         }
     }
 
-    /// Why a Secret with these labels is not to be touched; `None` if it is this binding's own.
+    /// Why a Secret with these labels must not be touched; `None` if it is the Secret of this binding.
     fn refusal(&self, labels: &BTreeMap<String, String>) -> Option<String> {
         let name = format!("{}/{}", self.namespace, names::client_secret(&self.cluster));
         let label = |key: &str| labels.get(key).map(String::as_str);
-        let ours = label("app.kubernetes.io/managed-by") == Some(MANAGER);
-        match (ours && label(CLUSTER_LABEL) == Some(&self.cluster), label(CLUSTER_NAMESPACE_LABEL)) {
+        let is_ours = label("app.kubernetes.io/managed-by") == Some(MANAGER);
+        match (is_ours && label(CLUSTER_LABEL) == Some(&self.cluster), label(CLUSTER_NAMESPACE_LABEL)) {
             (true, Some(namespace)) if namespace == self.cluster_namespace => None,
             (true, Some(namespace)) => Some(format!(
                 "the Secret {name} is for RedisLockCluster {namespace}/{}: use one of the two in this namespace",
@@ -116,69 +119,79 @@ impl Binding {
 
 impl ClientSecrets {
     /// Nothing written yet.
-    #[must_use]
-    pub fn new(client: kube::Client) -> Self {
-        Self { client, known: Mutex::default() }
+    pub(crate) fn new(api: ApiServer) -> Self {
+        Self { api, known: Mutex::default() }
     }
 
-    /// Sees to it that the Secret is there. Answers why it is not to be touched, if a foreign one has its name.
-    pub async fn ensure(&self, binding: &Binding, secret: Secret) -> Result<Option<String>, Error> {
-        let slot = self.slot(binding);
-        // Held during the requests, so that a thousand locks of one namespace write it once.
-        let mut known = slot.lock().await;
+    /// Writes the Secret unless it was written before. If a foreign Secret has its name, that one is not touched, and the
+    /// reason is returned.
+    pub(crate) async fn ensure(&self, binding: &Binding, secret: Secret) -> Result<Option<String>, Error> {
+        let entry = self.entry(binding);
+        // Locked during the requests: a thousand locks of one namespace write the Secret once.
+        let mut known = entry.lock().await;
         match &*known {
             Some(Known::Applied(applied, at)) if **applied == secret && at.elapsed() < HEAL_AFTER => return Ok(None),
             Some(Known::Foreign(why, at)) if at.elapsed() < CONFLICT_FOR => return Ok(Some(why.clone())),
             _ => {}
         }
-        let (api, name) = self.api(binding);
-        // Metadata only: the operator has no need to see a client's password.
-        let found = within("look for the Secret for clients", api.get_metadata_opt(&name)).await?;
+        let (namespace, name) = (&binding.namespace, names::client_secret(&binding.cluster));
+        // Only the metadata is read: the operator need not see a client's password.
+        let found = self.api.get_metadata::<Secret>(namespace, &name).await?;
         let refusal = found.as_ref().and_then(|found| binding.refusal(found.labels()));
-        match (&found, &refusal) {
-            (_, Some(why)) => *known = Some(Known::Foreign(why.clone(), Instant::now())),
-            (Some(_), None) => {
-                let params = PatchParams::apply(MANAGER).force();
-                within("apply the Secret for clients", api.patch(&name, &params, &Patch::Apply(&secret))).await?;
-                *known = Some(Known::Applied(Box::new(secret), Instant::now()));
-            }
-            (None, None) => {
-                // Created, not applied: an apply would merge with a foreign one that appeared just now.
-                let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
-                within("create the Secret for clients", api.create(&params, &secret)).await?;
-                *known = Some(Known::Applied(Box::new(secret), Instant::now()));
-            }
+        if let Some(why) = &refusal {
+            *known = Some(Known::Foreign(why.clone(), Instant::now()));
+            return Ok(refusal);
         }
-        Ok(refusal)
+        if found.is_some() {
+            self.api.apply(&secret).await?;
+        } else {
+            // Created, not applied: an apply would merge with a foreign Secret that was created just now.
+            self.api.create(&secret).await?;
+        }
+        *known = Some(Known::Applied(Box::new(secret), Instant::now()));
+        Ok(None)
     }
 
-    /// Deletes the Secret, if it is ours and nobody is `in_use` of it any more. That is asked again under the same lock
-    /// under which Secrets are written: a lock that was created meanwhile either keeps it or writes it anew.
-    pub async fn delete_unless(&self, binding: &Binding, in_use: impl Fn() -> bool) -> Result<(), Error> {
-        let slot = self.slot(binding);
-        let mut known = slot.lock().await;
-        if in_use() {
+    /// Deletes the Secret, if it is the operator's and no lock needs it. `is_needed` is asked under the same lock under
+    /// which Secrets are written: a lock that was created meanwhile either keeps the Secret or writes it again.
+    pub(crate) async fn delete_unless(&self, binding: &Binding, is_needed: impl Fn() -> bool) -> Result<(), Error> {
+        let entry = self.entry(binding);
+        let mut known = entry.lock().await;
+        if is_needed() {
             return Ok(());
         }
         *known = None;
-        let (api, name) = self.api(binding);
-        let found = within("look for the Secret for clients", api.get_metadata_opt(&name)).await?;
-        let Some(found) = found.filter(|found| binding.refusal(found.labels()).is_none()) else { return Ok(()) };
-        let uid = Some(Preconditions { uid: found.uid(), resource_version: None });
-        let params = DeleteParams { preconditions: uid, ..DeleteParams::default() };
-        match within("delete the Secret for clients", api.delete(&name, &params)).await {
-            Err(error) if !error.is_not_found() => Err(error),
-            _ => Ok(()),
+        let (namespace, name) = (&binding.namespace, names::client_secret(&binding.cluster));
+        let found = self.api.get_metadata::<Secret>(namespace, &name).await?;
+        if let Some(found) = found.filter(|found| binding.refusal(found.labels()).is_none()) {
+            self.api.delete::<Secret>(namespace, &name, &found.uid().unwrap_or_default()).await?;
+        }
+        drop(known);
+        self.forget(binding, &entry);
+        Ok(())
+    }
+
+    /// Forgets the bindings that no lock uses.
+    pub(crate) fn retain(&self, mut is_used: impl FnMut(&Binding) -> bool) {
+        self.known().retain(|binding, entry| Arc::strong_count(entry) > 1 || is_used(binding));
+    }
+
+    /// Forgets a released binding, unless another task has its entry: two entries of one Secret would not exclude each
+    /// other.
+    fn forget(&self, binding: &Binding, entry: &KnownSecret) {
+        let mut known = self.known();
+        // The map's, and the caller's.
+        if Arc::strong_count(entry) == 2 {
+            known.remove(binding);
         }
     }
 
-    fn api(&self, binding: &Binding) -> (Api<Secret>, String) {
-        (Api::namespaced(self.client.clone(), &binding.namespace), names::client_secret(&binding.cluster))
+    fn entry(&self, binding: &Binding) -> KnownSecret {
+        Arc::clone(self.known().entry(binding.clone()).or_default())
     }
 
-    fn slot(&self, binding: &Binding) -> Arc<tokio::sync::Mutex<Option<Known>>> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(known.entry(binding.clone()).or_default())
+    fn known(&self) -> MutexGuard<'_, HashMap<Binding, KnownSecret>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -190,9 +203,50 @@ impl fmt::Debug for ClientSecrets {
 
 #[cfg(test)]
 mod tests {
+    use http::{Request, Response};
+    use kube::client::Body;
+    use kube::core::Status;
+
     use super::*;
     use crate::contract::credentials::RootKey;
     use crate::lock::fixtures;
+    use crate::operator::leadership::Leadership;
+
+    /// Secrets on an API server that has none and takes any.
+    fn secrets() -> ClientSecrets {
+        let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+        tokio::spawn(async move {
+            while let Some((request, send)) = handle.next_request().await {
+                let is_read = request.method() == http::Method::GET;
+                let body = request.into_body().collect_bytes().await.unwrap().to_vec();
+                let missing = serde_json::to_vec(&Status::failure("no", "NotFound").with_code(404)).unwrap();
+                let (code, body) = if is_read { (404, missing) } else { (200, body) };
+                send.send_response(Response::builder().status(code).body(Body::from(body)).unwrap());
+            }
+        });
+        ClientSecrets::new(ApiServer::new(kube::Client::new(service, "default"), Leadership::always()))
+    }
+
+    #[tokio::test]
+    async fn nothing_is_remembered_of_a_binding_that_is_released_or_without_locks() {
+        let (secrets, binding) = (secrets(), Binding::of(&fixtures::lock()));
+        let secret = binding.secret(&fixtures::cluster(), &RootKey::generate().client_password("billing"));
+        assert_eq!(secrets.ensure(&binding, secret.clone()).await.unwrap(), None);
+        secrets.delete_unless(&binding, || true).await.unwrap();
+        assert_eq!(secrets.known().len(), 1, "another lock needs it");
+        secrets.delete_unless(&binding, || false).await.unwrap();
+        assert_eq!(secrets.known().len(), 0);
+
+        secrets.ensure(&binding, secret).await.unwrap();
+        secrets.retain(|_| true);
+        assert_eq!(secrets.known().len(), 1);
+        let in_use = secrets.entry(&binding);
+        secrets.retain(|_| false);
+        assert_eq!(secrets.known().len(), 1, "a task writes the Secret right now");
+        drop(in_use);
+        secrets.retain(|_| false);
+        assert_eq!(secrets.known().len(), 0);
+    }
 
     #[test]
     fn clients_find_masters_login_and_limits_in_the_secret() {

@@ -1,4 +1,4 @@
-//! One engine client per `RedisLockCluster`, shared by all of its locks.
+//! One engine client per `RedisLockCluster`, shared by all locks of the cluster.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,58 +7,47 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Secret;
-use kube::{Api, ResourceExt};
+use kube::ResourceExt as _;
+use redlock_engine::redis_master::Health;
+use redlock_engine::{Address, Client, Credentials, Endpoint, Marker, RedisMaster};
 use tokio::time::{Instant, sleep};
 
-use super::error::{self, Error};
 use crate::api::RedisLockCluster;
 use crate::contract::credentials::{Password, RootKey, UnusableKey};
 use crate::contract::names::{self, EVERY_NAMESPACE, REDIS_PORT};
-use redlock_engine::redis_master::Health;
-use redlock_engine::{Address, Client, Credentials, Endpoint, Marker, RedisMaster};
+use crate::operator::api_server::{ApiServer, Error};
 
-/// How old the knowledge of a cluster's root secret may become.
+/// How long a cluster's root key is used before its Secret is read again.
 const MAX_AGE: Duration = Duration::from_mins(10);
-/// How soon it is read again when masters refuse the password that was made from it.
+/// The same while masters refuse the password that is derived from the key.
 const MIN_AGE: Duration = Duration::from_secs(5);
-/// How long the first connections may take before the first call goes out regardless.
-const SETTLING: Duration = Duration::from_secs(1);
-/// How often it is looked whether they are made.
-const GLANCE: Duration = Duration::from_millis(5);
+/// How long the first call waits for connections.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often the connections are checked meanwhile.
+const SETTLE_POLL: Duration = Duration::from_millis(5);
 
-/// A connected cluster.
+/// The engine client of one cluster.
 #[derive(Debug)]
-pub struct Engine {
+pub(crate) struct Engine {
     client: Client,
     root: RootKey,
-    refused: AtomicBool,
+    is_refused: AtomicBool,
 }
 
-/// Why a cluster cannot be connected to, although it exists.
+/// Why there is no connection to a cluster that exists.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-pub enum Unconnected {
-    /// Its Secret is not there (yet).
+pub(crate) enum Unconnected {
+    /// The cluster's Secret does not exist (yet).
     #[error("the Secret {0} is not there yet: the operator creates it with the cluster")]
     SecretNotFound(String),
-    /// Its Secret has not what is needed.
+    /// The cluster's Secret has no usable key.
     #[error("{0}: restore it from a backup, or create the cluster anew")]
     SecretInvalid(UnusableKey),
 }
 
-impl Unconnected {
-    /// The bounded word for it.
-    #[must_use]
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Self::SecretNotFound(_) => "AuthSecretNotFound",
-            Self::SecretInvalid(_) => "AuthSecretInvalid",
-        }
-    }
-}
-
-/// What an engine is made from: another engine is needed when this changes.
+/// What a connection is made from. When this changes, a new connection is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Plan {
+struct ConnectionSettings {
     name: String,
     namespace: String,
     masters: usize,
@@ -66,58 +55,69 @@ struct Plan {
     root: RootKey,
 }
 
-struct Slot {
-    plan: Plan,
+/// The connection to one cluster.
+struct Connection {
+    settings: ConnectionSettings,
     engine: Arc<Engine>,
+    /// When the root key was last read.
     read_at: Instant,
 }
 
-/// The engines, by UID of their cluster.
-pub struct Connections {
-    client: kube::Client,
-    slots: Mutex<HashMap<String, Arc<tokio::sync::Mutex<Option<Slot>>>>>,
+/// The connections, by UID of their cluster.
+pub(crate) struct Connections {
+    api: ApiServer,
+    by_cluster: Mutex<HashMap<String, Arc<tokio::sync::Mutex<Option<Connection>>>>>,
+}
+
+// === impl Unconnected ===
+
+impl Unconnected {
+    /// The reason as a bounded word.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::SecretNotFound(_) => "AuthSecretNotFound",
+            Self::SecretInvalid(_) => "AuthSecretInvalid",
+        }
+    }
 }
 
 // === impl Engine ===
 
 impl Engine {
-    /// An engine of these masters, for clients' passwords made from `root`.
-    #[must_use]
-    pub fn new(client: Client, root: RootKey) -> Self {
-        Self { client, root, refused: AtomicBool::new(false) }
+    /// An engine of these masters. The passwords of clients are derived from `root`.
+    pub(crate) fn new(client: Client, root: RootKey) -> Self {
+        Self { client, root, is_refused: AtomicBool::new(false) }
     }
 
-    /// The client of its masters.
-    #[must_use]
-    pub fn client(&self) -> &Client {
+    /// The client of the masters.
+    pub(crate) fn client(&self) -> &Client {
         &self.client
     }
 
     /// The password of the clients in `namespace`.
-    #[must_use]
-    pub fn client_password(&self, namespace: &str) -> Password {
+    pub(crate) fn client_password(&self, namespace: &str) -> Password {
         self.root.client_password(namespace)
     }
 
-    /// Masters refuse the operator's password: the root secret is to be read again.
-    pub fn credentials_were_refused(&self) {
-        self.refused.store(true, Ordering::Relaxed);
+    /// Reports that masters refuse the operator's password, so that the root key is read again.
+    pub(crate) fn report_refused_credentials(&self) {
+        self.is_refused.store(true, Ordering::Relaxed);
     }
 
-    /// Ends when each master is either connected or known to be down, or after a second: a first call would otherwise find
-    /// nobody, and a status would show trouble that there is not.
-    pub async fn settled(&self) {
-        let over = Instant::now() + SETTLING;
-        while Instant::now() < over && self.client.masters().iter().any(|master| master.health() == Health::Connecting)
-        {
-            sleep(GLANCE).await;
+    /// Waits until each master is connected or known to be down, at most 1 s: otherwise the first call would fail, and
+    /// status would show trouble where there is none.
+    pub(crate) async fn settled(&self) {
+        let deadline = Instant::now() + SETTLE_TIMEOUT;
+        let is_connecting = || self.client.masters().iter().any(|master| master.health() == Health::Connecting);
+        while Instant::now() < deadline && is_connecting() {
+            sleep(SETTLE_POLL).await;
         }
     }
 }
 
-// === impl Plan ===
+// === impl ConnectionSettings ===
 
-impl Plan {
+impl ConnectionSettings {
     fn of(cluster: &RedisLockCluster, root: RootKey) -> Self {
         Self {
             name: cluster.name_any(),
@@ -146,77 +146,77 @@ impl Plan {
     }
 }
 
-/// The host of `address`, which ends in the port of every master.
+/// The host in `address`, which is `host:port`.
 fn host(address: &str) -> String {
     address.rsplit_once(':').map_or(address, |(host, _)| host).to_owned()
+}
+
+// === impl Connection ===
+
+impl Connection {
+    /// Whether the root key must be read again.
+    fn is_due(&self) -> bool {
+        let max = if self.engine.is_refused.load(Ordering::Relaxed) { MIN_AGE } else { MAX_AGE };
+        self.read_at.elapsed() >= max
+    }
 }
 
 // === impl Connections ===
 
 impl Connections {
-    /// No connections yet; Secrets will be read by `client`.
-    #[must_use]
-    pub fn new(client: kube::Client) -> Self {
-        Self { client, slots: Mutex::default() }
+    /// No connections yet. Secrets are read by `api`.
+    pub(crate) fn new(api: ApiServer) -> Self {
+        Self { api, by_cluster: Mutex::default() }
     }
 
-    /// The engine of `cluster`: the one that there is, unless the cluster's root secret or its timing changed.
+    /// The engine of `cluster`: the present one, unless the cluster's root key or its settings changed.
     ///
-    /// The outer error is the API server's; it says nothing of the cluster, and the call is to be repeated.
-    pub async fn engine(&self, cluster: &RedisLockCluster) -> Result<Result<Arc<Engine>, Unconnected>, Error> {
+    /// The outer error is the API server's. It says nothing about the cluster, and the call should be retried.
+    pub(crate) async fn engine(&self, cluster: &RedisLockCluster) -> Result<Result<Arc<Engine>, Unconnected>, Error> {
         let uid = cluster.uid().unwrap_or_default();
-        let slot = Arc::clone(self.slots.lock().unwrap_or_else(PoisonError::into_inner).entry(uid).or_default());
-        // Held while the Secret is read, so that a thousand locks of one cluster read it once.
-        let mut slot = slot.lock().await;
-        let root = match &*slot {
-            Some(known) if !known.is_due() => known.plan.root.clone(),
-            known => match self.read(cluster).await {
+        let entry = Arc::clone(self.by_cluster.lock().unwrap_or_else(PoisonError::into_inner).entry(uid).or_default());
+        // Locked while the Secret is read: a thousand locks of one cluster read it once.
+        let mut entry = entry.lock().await;
+        let root = match &*entry {
+            Some(known) if !known.is_due() => known.settings.root.clone(),
+            // The connections work: they are kept while the Secret cannot be read.
+            Some(known) => match self.read_root_key(cluster).await {
                 Ok(Ok(root)) => root,
-                Ok(Err(missing)) if known.is_none() => return Ok(Err(missing)),
-                Err(error) if known.is_none() => return Err(error),
-                // The connections stand: a Secret that cannot be read for the moment is no reason to give them up.
-                Ok(Err(_)) | Err(_) => match known {
-                    Some(known) => known.plan.root.clone(),
-                    None => return Err(Error::Internal("a connection vanished")),
-                },
+                Ok(Err(_)) | Err(_) => known.settings.root.clone(),
+            },
+            None => match self.read_root_key(cluster).await? {
+                Ok(root) => root,
+                Err(missing) => return Ok(Err(missing)),
             },
         };
-        let plan = Plan::of(cluster, root);
-        let engine = match &mut *slot {
-            Some(known) if known.plan == plan => {
+        let settings = ConnectionSettings::of(cluster, root);
+        let engine = match &mut *entry {
+            Some(known) if known.settings == settings => {
                 if known.is_due() {
                     known.read_at = Instant::now();
-                    known.engine.refused.store(false, Ordering::Relaxed);
+                    known.engine.is_refused.store(false, Ordering::Relaxed);
                 }
                 Arc::clone(&known.engine)
             }
             other => {
-                let engine = Arc::new(plan.connect());
-                *other = Some(Slot { plan, engine: Arc::clone(&engine), read_at: Instant::now() });
+                let engine = Arc::new(settings.connect());
+                *other = Some(Connection { settings, engine: Arc::clone(&engine), read_at: Instant::now() });
                 engine
             }
         };
         Ok(Ok(engine))
     }
 
-    /// Forgets every cluster that is not `alive`. A connection ends when its last lock has let go of it.
-    pub fn retain(&self, alive: impl Fn(&str) -> bool) {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| alive(uid));
+    /// Forgets every cluster that does not exist. A connection is closed when its last actor has dropped it.
+    pub(crate) fn retain(&self, exists: impl Fn(&str) -> bool) {
+        self.by_cluster.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| exists(uid));
     }
 
-    async fn read(&self, cluster: &RedisLockCluster) -> Result<Result<RootKey, Unconnected>, Error> {
+    async fn read_root_key(&self, cluster: &RedisLockCluster) -> Result<Result<RootKey, Unconnected>, Error> {
         let name = names::auth_secret(&cluster.name_any());
-        let api = Api::<Secret>::namespaced(self.client.clone(), &cluster.namespace().unwrap_or_default());
-        let secret = error::within("read the cluster's Secret", api.get_opt(&name)).await?;
+        let secret = self.api.get::<Secret>(&cluster.namespace().unwrap_or_default(), &name).await?;
         let Some(secret) = secret else { return Ok(Err(Unconnected::SecretNotFound(name))) };
         Ok(RootKey::from_secret(&secret).map_err(Unconnected::SecretInvalid))
-    }
-}
-
-impl Slot {
-    fn is_due(&self) -> bool {
-        let max = if self.engine.refused.load(Ordering::Relaxed) { MIN_AGE } else { MAX_AGE };
-        self.read_at.elapsed() >= max
     }
 }
 

@@ -1,73 +1,61 @@
-//! Wiring: what triggers a look at a lock, and what ends the whole.
+//! The controller: what triggers a reconcile, the steps of a reconcile, and when the next one is due.
 
-use std::collections::HashSet;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{StreamExt, TryStreamExt};
+use futures::{FutureExt as _, Stream, StreamExt as _, stream};
+use jiff::Timestamp;
 use kube::runtime::controller::{self, Action, Controller};
-use kube::runtime::reflector::store::WriterDropped;
-use kube::runtime::reflector::{self, ObjectRef, Store};
-use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Resource, ResourceExt};
-use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::watcher;
+use redlock_engine::Reason;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::error::Error;
-use super::keeper::{Keeper, Shared, Stop};
-use super::notices::{self, Notices};
-use super::publisher::Publisher;
-use super::reconcile::Reconciler;
-use super::{Subject, Watched};
-use crate::api::WatchedCluster;
+use super::act::Outcome;
+use super::cleanup;
+use super::decide::{Obstacle, decide};
+use super::events::{self, EventSender};
+use super::keeper::state::State;
+use super::reconciler::Reconciler;
+use super::status::{Now, StatusSchedule};
+use crate::api::WatchedLock;
+use crate::duration::with_jitter;
+use crate::operator::api_server::{Category, Error};
 use crate::operator::health::LOCK_CONTROLLER;
-use crate::operator::{Context, controller_config, error_chain, watch_config};
+use crate::operator::watch::{Change, Watches};
+use crate::operator::{Context, controller_config, error_chain};
 
-/// What metrics call this controller.
+/// The name of this controller in metrics.
 const CONTROLLER: &str = "lock";
-/// How many refreshes of status a second there are for all locks.
+/// How many statuses a second have their times refreshed, for all locks together.
 const STATUS_WRITES_PER_SECOND: u32 = 20;
-/// How often it is looked for actors and connections whose objects are gone.
-const SWEEP_PERIOD: Duration = Duration::from_secs(5);
 
-/// Runs the controller and the keeper until `shutdown`, then leaves what is held on the masters, for the next process to go
-/// on with. Ends before only if a part of it ended that must not.
-pub async fn run(ctx: Context, shutdown: CancellationToken) {
-    let (notices, told) = Notices::channel();
-    let (publisher, events) = Publisher::new(STATUS_WRITES_PER_SECOND);
-    let publisher = Arc::new(publisher);
-    let shared = Shared::new(ctx.leadership.clone(), ctx.metrics.clone(), notices.clone(), Arc::clone(&publisher));
+/// How often a lock is reconciled without a trigger, to repair what somebody else changed.
+const HEAL_AFTER: Duration = Duration::from_mins(10);
+/// How soon a missing Secret of a cluster is read again. Secrets are not watched.
+const SECRET_AFTER: Duration = Duration::from_secs(2);
+/// How soon a cluster's Secret is read again while masters refuse the password that is derived from it.
+const CREDENTIALS_AFTER: Duration = Duration::from_secs(6);
+/// How soon a foreign Secret for clients is checked again.
+const NAME_CONFLICT_AFTER: Duration = Duration::from_secs(30);
 
-    let (locks, locks_writer) = reflector::store::<Watched>();
-    let (clusters, clusters_writer) = reflector::store::<WatchedCluster>();
-    let lock_events = slim(watcher(Api::<Watched>::all(ctx.client.clone()), watch_config()))
-        .reflect(locks_writer)
-        .applied_objects()
-        .inspect_err(failed(&ctx));
-    // Reflected here, so that a lock that is looked at because its cluster changed finds the change.
-    let cluster_events = slim(watcher(Api::<WatchedCluster>::all(ctx.client.clone()), watch_config()))
-        .reflect(clusters_writer)
-        .touched_objects()
-        .inspect_err(failed(&ctx));
-
-    let (filled, listed) = watch::channel(false);
-    let keeper = Keeper::new(Arc::new(shared));
-    let reconciler = Arc::new(Reconciler::new(
-        &ctx,
-        notices,
-        Arc::clone(&publisher),
-        keeper,
-        locks.clone(),
-        clusters.clone(),
-        listed,
-    ));
-    let of_cluster = locks.clone();
-    let running = Controller::for_stream(lock_events, locks.clone())
+/// Runs the controller and the keeper until `shutdown`, then leaves the leases on the masters for the next process to
+/// adopt. Returns earlier only if a part of it ended that must not.
+pub(crate) async fn run(ctx: Context, shutdown: CancellationToken) {
+    let (sender, sent_events) = EventSender::channel();
+    let (schedule, scheduled) = StatusSchedule::new(STATUS_WRITES_PER_SECOND);
+    let schedule = Arc::new(schedule);
+    let reconciler = Arc::new(Reconciler::new(&ctx, sender, Arc::clone(&schedule)));
+    // The shared watch feeds the store and triggers the reconciles, so the controller has no stream of its own.
+    let no_events = stream::pending::<watcher::Result<WatchedLock>>();
+    let running = Controller::for_stream(no_events, ctx.watches.locks.store().clone())
         .with_config(controller_config())
-        .watches_stream(cluster_events, move |cluster| locks_of(&of_cluster, &cluster))
-        .reconcile_on(events)
+        .reconcile_on(ctx.watches.locks.references())
+        .reconcile_on(locks_of_changed_clusters(&ctx.watches))
+        .reconcile_on(scheduled)
         .reconcile_all_on(ctx.leadership.changes().map(|_| ()))
         .graceful_shutdown_on(shutdown.cancelled_owned())
         .run(reconcile, error_policy, Arc::clone(&reconciler))
@@ -76,88 +64,106 @@ pub async fn run(ctx: Context, shutdown: CancellationToken) {
                 report(&error);
             }
         });
-    // Waited for in this task alone: of several tasks that wait for a store only one is woken.
-    let lists = async {
-        locks.wait_until_ready().await?;
-        clusters.wait_until_ready().await?;
-        filled.send_replace(true);
-        Ok::<_, WriterDropped>(())
-    };
+    let listed = ctx.watches.listed().map(Ok::<_, Infallible>);
     tokio::select! {
         () = running => {}
-        () = ctx.health.arrive_with(LOCK_CONTROLLER, lists) => {}
-        () = publisher.run() => {}
-        () = notices::publish(told, ctx.events.clone(), ctx.leadership.clone()) => {}
-        () = sweep(&reconciler) => {}
+        () = ctx.health.arrive_with(LOCK_CONTROLLER, listed) => {}
+        () = schedule.run() => {}
+        () = events::publish(sent_events, ctx.events.clone(), ctx.leadership.clone()) => {}
+        () = cleanup::run(&reconciler) => {}
     }
     reconciler.keeper.shut_down().await;
 }
 
-/// The stream without what nobody reads: who manages which field is half of an object.
-fn slim<K: Resource>(
-    events: impl futures::Stream<Item = watcher::Result<watcher::Event<K>>>,
-) -> impl futures::Stream<Item = watcher::Result<watcher::Event<K>>> {
-    events.default_backoff().modify(|object| object.managed_fields_mut().clear())
+/// References to the locks whose cluster changed. After a list of clusters these are all locks.
+fn locks_of_changed_clusters(watches: &Watches) -> impl Stream<Item = ObjectRef<WatchedLock>> + Send + 'static + use<> {
+    let (locks, lock_index) = (watches.locks.store().clone(), Arc::clone(&watches.lock_index));
+    watches.clusters.changes().flat_map(move |change| {
+        stream::iter(match change {
+            Change::Applied(cluster) | Change::Deleted(cluster) => lock_index.locks_on(&ObjectRef::from_obj(&*cluster)),
+            Change::Listed => locks.state().iter().map(|lock| ObjectRef::from_obj(&**lock)).collect(),
+        })
+    })
 }
 
-fn failed(ctx: &Context) -> impl Fn(&watcher::Error) + Send + 'static {
-    let metrics = ctx.metrics.clone();
-    move |_| metrics.watch_failed(CONTROLLER)
+impl Reconciler {
+    /// Reconciles a lock. Returns when it is reconciled next without a trigger.
+    async fn reconcile(&self, object: Arc<WatchedLock>) -> Result<Action, Error> {
+        // Look up (IO): cluster, connection, state of the actor.
+        let snapshot = self.look_up(object).await?;
+        // Decide (pure).
+        let plan = decide(&snapshot);
+        debug!(namespace = snapshot.subject.namespace, name = snapshot.subject.name, ?plan, "decided");
+        // Act (IO): finalizer, actor, masters, Secret for clients.
+        let outcome = self.act(&snapshot, plan).await?;
+        // Status (IO): the outcome, and the state that the actor has now.
+        let state = self.keeper.state(&snapshot.subject.uid);
+        self.write_status(&snapshot, &outcome, state.as_ref(), now()).await?;
+        // When next, or the error that waited for the status.
+        when_next(outcome, state.as_ref())
+    }
 }
 
-/// The locks on a cluster.
-fn locks_of(locks: &Store<Watched>, cluster: &WatchedCluster) -> Vec<ObjectRef<Watched>> {
-    let (name, namespace) = (cluster.name_any(), cluster.namespace().unwrap_or_default());
-    let on_it = |lock: &&Arc<Watched>| {
-        lock.0.as_ref().is_ok_and(|l| l.spec.cluster_ref.name == name && l.cluster_namespace() == namespace)
-    };
-    locks.state().iter().filter(on_it).map(|lock| ObjectRef::from_obj(&**lock)).collect()
+/// The present moment. It is read here, so that status needs no clock.
+fn now() -> Now {
+    Now { wall: Timestamp::now(), mono: Instant::now() }
 }
 
-async fn reconcile(lock: Arc<Watched>, reconciler: Arc<Reconciler>) -> Result<Action, Error> {
+/// When a lock is reconciled next without a trigger; or the error that was kept until the status was written.
+fn when_next(outcome: Outcome, state: Option<&State>) -> Result<Action, Error> {
+    let is_refused = state.and_then(State::trouble).is_some_and(|trouble| trouble.reason == Reason::Auth);
+    Ok(match outcome {
+        Outcome::Settled => Action::await_change(),
+        Outcome::Obstructed(Obstacle::Unconnected(_)) => Action::requeue(SECRET_AFTER),
+        Outcome::Followed | Outcome::Obstructed(_) => Action::requeue(HEAL_AFTER),
+        Outcome::Assigned { client_secret, .. } => match client_secret? {
+            _ if is_refused => Action::requeue(CREDENTIALS_AFTER),
+            Some(_) => Action::requeue(NAME_CONFLICT_AFTER),
+            None => Action::requeue(HEAL_AFTER),
+        },
+    })
+}
+
+async fn reconcile(lock: Arc<WatchedLock>, reconciler: Arc<Reconciler>) -> Result<Action, Error> {
     let begun = Instant::now();
-    let result = reconciler.reconcile(&lock).await;
-    reconciler.metrics.reconciled(CONTROLLER, result.as_ref().err().map(Error::category), begun.elapsed());
+    let result = match reconciler.reconcile(lock).await {
+        // Ordinary: the leader reconciles the lock, and a change of leadership triggers a reconcile here.
+        Err(Error::NotLeading) => Ok(Action::await_change()),
+        result => result,
+    };
+    let category = result.as_ref().err().map(|error| error.category().as_str());
+    reconciler.ctx.metrics.reconciled(CONTROLLER, category, begun.elapsed());
     result
 }
 
-fn error_policy(_: Arc<Watched>, error: &Error, _: Arc<Reconciler>) -> Action {
-    let after = error.retry_after();
-    // Up to half of it again, so that many locks that failed together are not tried again together.
-    Action::requeue(after + after.mul_f64(rand::random_range(0.0..0.5)))
+fn error_policy(_: Arc<WatchedLock>, error: &Error, _: Arc<Reconciler>) -> Action {
+    // With jitter: locks that failed together are not retried together.
+    Action::requeue(with_jitter(retry_after(error.category())))
+}
+
+/// When a failed reconcile is retried. Another writer is done at once; what a person has to repair is not worth many
+/// requests.
+fn retry_after(category: Category) -> Duration {
+    match category {
+        Category::Conflict | Category::NotFound => Duration::from_secs(1),
+        Category::Api | Category::Connection | Category::Timeout | Category::NotLeading => Duration::from_secs(5),
+        Category::Forbidden | Category::NamespaceTerminating | Category::Invalid | Category::Internal => {
+            Duration::from_secs(30)
+        }
+    }
 }
 
 fn report(error: &controller::Error<Error, watcher::Error>) {
     match error {
         controller::Error::ReconcilerFailed(error, lock) => {
-            warn!(%lock, category = error.category(), error = error_chain(error), "a lock could not be reconciled");
+            let category = error.category().as_str();
+            warn!(%lock, category, error = error_chain(error), "failed to reconcile a lock");
         }
-        // An actor's last word on a lock that is gone.
+        // The last state of an actor whose lock is gone.
         controller::Error::ObjectNotFound(lock) => debug!(%lock, "gone"),
         other => warn!(error = error_chain(other), "a trigger of reconciles failed"),
     }
 }
 
-/// Stops, for ever and again, the actors of locks that are gone without having been finalized (their finalizer was taken
-/// away by hand), and forgets clusters that are gone. Actors and connections exist only after the stores were filled.
-async fn sweep(reconciler: &Reconciler) {
-    loop {
-        sleep(SWEEP_PERIOD).await;
-        for subject in reconciler.keeper.subjects() {
-            if !is_alive(reconciler, &subject) {
-                let leads = reconciler.leadership.is_leader();
-                let how = if leads { Stop::Release(None) } else { Stop::Abandon };
-                reconciler.keeper.stop(&subject.uid, how).await;
-                reconciler.forget(&subject);
-            }
-        }
-        let locks: HashSet<_> = reconciler.locks.state().iter().filter_map(|lock| lock.uid()).collect();
-        reconciler.publisher.retain(|uid| locks.contains(uid));
-        let clusters: HashSet<_> = reconciler.clusters.state().iter().filter_map(|cluster| cluster.uid()).collect();
-        reconciler.connections.retain(|uid| clusters.contains(uid));
-    }
-}
-
-fn is_alive(reconciler: &Reconciler, subject: &Subject) -> bool {
-    reconciler.locks.get(&subject.object()).is_some_and(|lock| lock.uid().as_deref() == Some(&subject.uid))
-}
+#[cfg(test)]
+mod tests;

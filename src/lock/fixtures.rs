@@ -1,19 +1,23 @@
-//! Objects that the tests of this module share.
+//! Objects that tests of locks share.
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::DeserializeGuard;
 
 use crate::api::cluster::{AllowedNamespaces, NamespacesFrom};
 use crate::api::lock::{ClusterRef, LockPhase};
-use crate::api::{DistributedLock, DistributedLockSpec, DistributedLockStatus, RedisLockCluster, RedisLockClusterSpec};
+use crate::api::{
+    DistributedLock, DistributedLockSpec, DistributedLockStatus, RedisLockCluster, RedisLockClusterSpec,
+    WatchedCluster, WatchedLock,
+};
 
 /// UID of [`lock`].
-pub const UID: &str = "0b6c1c9e-5d0e-4a53-9f0c-3d9a1a2b3c4d";
+pub(crate) const UID: &str = "0b6c1c9e-5d0e-4a53-9f0c-3d9a1a2b3c4d";
 /// UID of [`cluster`].
-pub const CLUSTER_UID: &str = "7a1d5f1e-1111-4222-8333-444455556666";
+pub(crate) const CLUSTER_UID: &str = "7a1d5f1e-1111-4222-8333-444455556666";
 
 /// A lock of the namespace `billing` on the cluster `locks/quintet`, held for `job/night`.
-pub fn lock() -> DistributedLock {
+pub(crate) fn lock() -> DistributedLock {
     let spec = DistributedLockSpec {
         cluster_ref: ClusterRef { name: "quintet".to_owned(), namespace: Some("locks".to_owned()) },
         key: None,
@@ -31,15 +35,25 @@ pub fn lock() -> DistributedLock {
     DistributedLock { metadata, spec, status: None }
 }
 
+/// `lock` as it is watched.
+pub(crate) fn watched(lock: DistributedLock) -> WatchedLock {
+    DeserializeGuard(Ok(lock))
+}
+
+/// `cluster` as it is watched.
+pub(crate) fn watched_cluster(cluster: RedisLockCluster) -> WatchedCluster {
+    DeserializeGuard(Ok(cluster))
+}
+
 /// A lock that pods hold.
-pub fn observed_lock() -> DistributedLock {
+pub(crate) fn observed_lock() -> DistributedLock {
     let mut lock = lock();
     lock.spec.holder = None;
     lock
 }
 
 /// A cluster of five masters that admits every namespace.
-pub fn cluster() -> RedisLockCluster {
+pub(crate) fn cluster() -> RedisLockCluster {
     let spec = RedisLockClusterSpec {
         masters: 5,
         image: None,
@@ -58,8 +72,8 @@ pub fn cluster() -> RedisLockCluster {
     RedisLockCluster { metadata, spec, status: None }
 }
 
-/// What an earlier process wrote of a grant to [`lock`].
-pub fn held_status(token: i64) -> DistributedLockStatus {
+/// The status that an earlier process wrote about a grant to [`lock`].
+pub(crate) fn held_status(token: i64) -> DistributedLockStatus {
     DistributedLockStatus {
         phase: Some(LockPhase::Held),
         holder: Some("job/night".to_owned()),
@@ -71,7 +85,7 @@ pub fn held_status(token: i64) -> DistributedLockStatus {
 }
 
 /// A reference to [`lock`].
-pub fn reference() -> ObjectReference {
+pub(crate) fn reference() -> ObjectReference {
     ObjectReference {
         name: Some("nightly".to_owned()),
         namespace: Some("billing".to_owned()),

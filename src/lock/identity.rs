@@ -1,56 +1,62 @@
-//! In which name the operator holds a lock, and what is shown of the name that a key holds.
+//! The identity with which the operator holds a lock, and the holder that people see.
 
-use crate::api::DistributedLock;
 use redlock_engine::{Owner, Token};
 
-/// Length of a UID as Kubernetes writes it.
+use crate::api::DistributedLock;
+use crate::api::lock::LockPhase;
+
+/// Length of a UID in its canonical form.
 const UID_LENGTH: usize = 36;
 
-/// Who holds a key, as people want to read it.
+/// The holder of a key, as people see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
-    /// The holder of a `DistributedLock`, the identity of an agent, or what another library wrote.
-    pub name: String,
-    /// Fencing token of the grant; another library has none.
-    pub token: Option<Token>,
+pub(crate) struct Holder {
+    /// The holder of a `DistributedLock`, the identity of an agent, or the value of another library.
+    pub(crate) name: String,
+    /// Fencing token of the grant. Other libraries have none.
+    pub(crate) token: Option<Token>,
+}
+
+impl Holder {
+    /// The holder that owns a grant.
+    pub(crate) fn of(owner: &Owner) -> Self {
+        Self { name: without_uid(owner.identity()).to_owned(), token: Some(owner.token()) }
+    }
+
+    /// The holder that a key's `value` on the masters names.
+    pub(crate) fn of_value(value: &str) -> Self {
+        match value.parse() {
+            Ok(owner) => Self::of(&owner),
+            Err(_) => Self { name: value.to_owned(), token: None },
+        }
+    }
 }
 
 /// The identity with which the operator contends for `holder` of the `DistributedLock` with this UID. The UID makes it
 /// unique: two resources with the same holder are two contenders.
-#[must_use]
-pub fn identity(holder: &str, uid: &str) -> String {
+pub(crate) fn identity(holder: &str, uid: &str) -> String {
     format!("{holder}/{uid}")
 }
 
-/// What is shown of a key's `value`.
-#[must_use]
-pub fn shown(value: &str) -> Holder {
-    match value.parse::<Owner>() {
-        Ok(owner) => Holder { name: without_uid(owner.identity()).to_owned(), token: Some(owner.token()) },
-        Err(_) => Holder { name: value.to_owned(), token: None },
-    }
-}
-
-/// The grant that `status` shows as this resource's own, so that a process that did not make it can go on with it.
+/// The grant that `status` records for this resource, so that another process can adopt it.
 ///
-/// Only with phase `Held`: in another phase `status.holder` may be another resource's holder of the same name.
-#[must_use]
-pub fn recorded_owner(lock: &DistributedLock) -> Option<Owner> {
+/// Only phase `Held` counts: in another phase `status.holder` may be another resource's holder of the same name.
+pub(crate) fn recorded_owner(lock: &DistributedLock) -> Option<Owner> {
     let status = lock.status.as_ref()?;
     let (holder, uid) = (lock.spec.holder.as_deref()?, lock.metadata.uid.as_deref()?);
-    if status.phase != Some(crate::api::lock::LockPhase::Held) || status.holder.as_deref() != Some(holder) {
+    if status.phase != Some(LockPhase::Held) || status.holder.as_deref() != Some(holder) {
         return None;
     }
     let token = u64::try_from(status.fencing_token?).ok().and_then(Token::new)?;
     Some(Owner::new(identity(holder, uid), token))
 }
 
-/// A token as the API shows it.
-#[must_use]
-pub fn api_token(token: Token) -> i64 {
+/// The token as a number of the API.
+pub(crate) fn api_token(token: Token) -> i64 {
     i64::try_from(token.get()).unwrap_or(i64::MAX)
 }
 
+/// The identity without the UID that [`identity`] adds.
 fn without_uid(identity: &str) -> &str {
     match identity.rsplit_once('/') {
         Some((holder, uid)) if is_uid(uid) => holder,
@@ -59,17 +65,16 @@ fn without_uid(identity: &str) -> &str {
 }
 
 fn is_uid(text: &str) -> bool {
-    let in_place = |(at, byte): (usize, u8)| match at {
+    let is_valid = |(at, byte): (usize, u8)| match at {
         8 | 13 | 18 | 23 => byte == b'-',
         _ => byte.is_ascii_hexdigit(),
     };
-    text.len() == UID_LENGTH && text.bytes().enumerate().all(in_place)
+    text.len() == UID_LENGTH && text.bytes().enumerate().all(is_valid)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::lock::LockPhase;
     use crate::lock::fixtures;
 
     #[test]
@@ -83,12 +88,12 @@ mod tests {
             ("mail@example.org", "mail@example.org", None),
         ] {
             let token = token.and_then(Token::new);
-            assert_eq!(shown(value), Holder { name: name.to_owned(), token }, "{value}");
+            assert_eq!(Holder::of_value(value), Holder { name: name.to_owned(), token }, "{value}");
         }
     }
 
     #[test]
-    fn only_a_grant_of_this_resource_is_gone_on_with() {
+    fn only_a_grant_of_this_resource_is_adopted() {
         let mut lock = fixtures::lock();
         assert_eq!(recorded_owner(&lock), None, "no status");
         lock.status = Some(fixtures::held_status(17));

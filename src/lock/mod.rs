@@ -1,77 +1,35 @@
 //! Controller of `DistributedLock`, and the keeper of running leases.
 //!
-//! The keeper has one actor per lock, which talks to the masters; the controller talks to the API server. Neither waits for
-//! the other: renewals go on while the API server is away, and reconciles do not wait for a grant.
+//! The keeper has one actor a lock, which talks to the masters. The controller talks to the API server. Neither waits for
+//! the other: leases are renewed while the API server is down, and reconciles do not wait for a grant.
 //!
 //! # Layout
-//! - [`controller`]: wiring: what triggers a reconcile, and what ends the whole
-//! - [`reconcile`]: the driver: look up (IO) → decide → act (IO) → status (IO)
-//! - [`decide`]: what is to be done with a lock; [`status`]: what is shown of it. Both pure
-//! - [`keeper`]: the actors; [`actor`]: takes and keeps one lock; [`observe`]: watches one that others hold;
-//!   [`job`]: what an actor is told; [`state`]: what it knows
+//! - [`controller`]: triggers, and the steps of a reconcile; [`reconciler`]: what reconciles share
+//! - The steps: [`look_up`] (IO), [`decide`] (pure), [`act`] (IO), [`status`] (pure, then IO)
+//! - [`keeper`]: the actors, which acquire, renew, observe and release locks
 //! - [`connections`]: one engine client per cluster
-//! - [`client_secret`]: the Secret with which pods reach the masters
-//! - [`finalize`]: gives back what a deleted lock holds
-//! - [`publisher`]: when status is refreshed, by a [`budget`] of writes; [`notices`]: Events
-//! - [`identity`]: in which name a lock is held; [`error`]: why a reconcile failed
+//! - [`client_secret`]: writes the Secret with which pods reach the masters
+//! - [`finalize`]: the finalizer; [`cleanup`]: what is left of objects that are gone
+//! - [`events`]: Events on transitions
+//! - [`subject`]: which lock; [`identity`]: the name in which it is held
+//!
+//! Nothing here is public; the rest of the crate uses only [`run`].
 
-pub mod actor;
-pub mod budget;
-pub mod client_secret;
-pub mod connections;
-pub mod controller;
-pub mod decide;
-pub mod error;
-pub mod finalize;
-pub mod identity;
-pub mod job;
-pub mod keeper;
-pub mod notices;
-pub mod observe;
-pub mod publisher;
-pub mod reconcile;
-pub mod state;
-pub mod status;
-
+mod act;
+mod cleanup;
+mod client_secret;
+mod connections;
+mod controller;
+mod decide;
+mod events;
+mod finalize;
 #[cfg(test)]
 mod fixtures;
+mod identity;
+mod keeper;
+mod look_up;
+mod reconciler;
+mod status;
+mod subject;
 
-use k8s_openapi::api::core::v1::ObjectReference;
-use kube::runtime::reflector::ObjectRef;
-use kube::{Resource, ResourceExt};
-
-pub use controller::run;
-
-pub use crate::api::WatchedLock as Watched;
-
-/// Which lock an actor, an Event or a metric is about.
-#[derive(Clone, Debug)]
-pub struct Subject {
-    /// UID of the object: another lock of the same name is another subject.
-    pub uid: String,
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// For Events.
-    pub reference: ObjectReference,
-}
-
-impl Subject {
-    /// The lock that this object is.
-    #[must_use]
-    pub fn of(object: &Watched) -> Self {
-        Self {
-            uid: object.uid().unwrap_or_default(),
-            namespace: object.namespace().unwrap_or_default(),
-            name: object.name_any(),
-            reference: object.object_ref(&()),
-        }
-    }
-
-    /// The lock in the controller's words.
-    #[must_use]
-    pub fn object(&self) -> ObjectRef<Watched> {
-        ObjectRef::new(&self.name).within(&self.namespace)
-    }
-}
+pub(crate) use controller::run;

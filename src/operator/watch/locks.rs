@@ -51,7 +51,9 @@ impl LockIndex {
             Event::InitDone => {
                 let listed = std::mem::take(&mut entries.incoming);
                 *entries = Entries::default();
-                listed.into_iter().for_each(|(lock, entry)| entries.insert(lock, entry));
+                for (lock, entry) in listed {
+                    entries.insert(lock, entry);
+                }
             }
         }
     }
@@ -176,7 +178,9 @@ mod tests {
 
     fn list(index: &LockIndex, locks: Vec<WatchedLock>) {
         index.update(&Event::Init);
-        locks.into_iter().for_each(|lock| index.update(&Event::InitApply(lock)));
+        for lock in locks {
+            index.update(&Event::InitApply(lock));
+        }
         index.update(&Event::InitDone);
     }
 

@@ -50,6 +50,9 @@ where
     subscribers: Arc<Mutex<Vec<mpsc::UnboundedSender<Change<K>>>>>,
 }
 
+/// Sees each event after the store.
+type Index<K> = Box<dyn Fn(&watcher::Event<K>) + Send + Sync>;
+
 /// The task that feeds a [`Watch`].
 pub(crate) struct Feed<K>
 where
@@ -59,7 +62,7 @@ where
     writer: Writer<K>,
     listed: watch::Sender<bool>,
     subscribers: Arc<Mutex<Vec<mpsc::UnboundedSender<Change<K>>>>>,
-    index: Box<dyn Fn(&watcher::Event<K>) + Send + Sync>,
+    index: Index<K>,
 }
 
 /// Both kinds of this project.

@@ -1,17 +1,23 @@
 //! What is decided in which situation.
 
+use std::sync::Arc;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::core::Duration as ApiDuration;
+use redlock_engine::{Grant, Token};
 use tokio::time::Instant;
 
 use super::*;
 use crate::api::cluster::{AllowedNamespaces, NamespacesFrom};
 use crate::api::lock::LeaseSpec;
 use crate::lock::fixtures;
-use redlock_engine::{Grant, Token};
+use crate::lock::subject::Subject;
 
-fn situation<'a>(lock: &'a DistributedLock, cluster: &'a RedisLockCluster) -> Situation<'a> {
-    Situation { lock, cluster: Some(cluster), unconnected: None, state: None, leader: true }
+/// What the leader knows of a lock without an actor.
+fn snapshot(lock: &DistributedLock, cluster: &RedisLockCluster) -> Snapshot {
+    let object = Arc::new(fixtures::watched(lock.clone()));
+    let subject = Subject::of(&object);
+    Snapshot { subject, object, cluster: Some(cluster.clone()), connection: None, state: None, leads: true }
 }
 
 fn owner() -> Owner {
@@ -39,9 +45,9 @@ fn deleted(mut lock: DistributedLock) -> DistributedLock {
 }
 
 #[test]
-fn a_lock_with_a_holder_is_taken_in_its_unique_name() {
+fn a_lock_with_a_holder_is_acquired_with_its_unique_identity() {
     let (lock, cluster) = (fixtures::lock(), fixtures::cluster());
-    let Action::Hold { key, options, adopt, obstacle } = decide(&situation(&lock, &cluster)) else { panic!() };
+    let Plan::Hold { key, options, adopt, obstacle } = decide(&snapshot(&lock, &cluster)) else { panic!() };
     assert_eq!(key.redis_key(), "redlock:billing/nightly");
     assert_eq!(options.identity, format!("job/night/{}", fixtures::UID));
     assert_eq!(options.ttl, Duration::from_secs(30));
@@ -50,16 +56,16 @@ fn a_lock_with_a_holder_is_taken_in_its_unique_name() {
 }
 
 #[test]
-fn a_lock_without_a_holder_is_watched() {
+fn a_lock_without_a_holder_is_observed() {
     let (lock, cluster) = (fixtures::observed_lock(), fixtures::cluster());
-    assert!(matches!(decide(&situation(&lock, &cluster)), Action::Observe { .. }));
+    assert!(matches!(decide(&snapshot(&lock, &cluster)), Plan::Observe { .. }));
 }
 
 #[test]
-fn a_grant_that_status_shows_is_gone_on_with() {
+fn a_grant_that_status_records_is_adopted() {
     let (mut lock, cluster) = (fixtures::lock(), fixtures::cluster());
     lock.status = Some(fixtures::held_status(17));
-    let Action::Hold { adopt, .. } = decide(&situation(&lock, &cluster)) else { panic!() };
+    let Plan::Hold { adopt, .. } = decide(&snapshot(&lock, &cluster)) else { panic!() };
     assert_eq!(adopt, Some(owner()));
 }
 
@@ -94,7 +100,7 @@ fn what_cannot_work_is_refused_and_the_message_says_what_to_do() {
             ),
         ),
     ] {
-        let Action::Refuse { obstacle, .. } = decide(&situation(&lock, &cluster)) else { panic!("{reason}") };
+        let Plan::Refuse { obstacle, .. } = decide(&snapshot(&lock, &cluster)) else { panic!("{reason}") };
         assert_eq!((obstacle.reason(), obstacle.message(&lock).as_str()), (reason, message));
         assert!(obstacle.is_in_spec());
     }
@@ -104,58 +110,57 @@ fn what_cannot_work_is_refused_and_the_message_says_what_to_do() {
 fn a_held_lock_is_kept_on_the_clusters_terms_when_its_ttl_is_edited_too_high() {
     let (mut lock, cluster, state) = (with_ttl(90), fixtures::cluster(), held());
     lock.status = Some(fixtures::held_status(17));
-    for state in [Some(&state), None] {
-        let Action::Hold { options, obstacle, .. } = decide(&Situation { state, ..situation(&lock, &cluster) }) else {
-            panic!("{state:?}")
-        };
+    for state in [Some(state), None] {
+        let snapshot = Snapshot { state, ..snapshot(&lock, &cluster) };
+        let Plan::Hold { options, obstacle, .. } = decide(&snapshot) else { panic!("{:?}", snapshot.state) };
         assert_eq!(options.ttl, Duration::from_secs(60));
         assert_eq!(obstacle.map(|o| o.reason()), Some("TtlAboveMaximum"));
     }
     let contending = State::Contending { lost: None, answer: None };
-    let action = decide(&Situation { state: Some(&contending), ..situation(&lock, &cluster) });
-    assert!(matches!(action, Action::Refuse { .. }), "{action:?}");
+    let plan = decide(&Snapshot { state: Some(contending), ..snapshot(&lock, &cluster) });
+    assert!(matches!(plan, Plan::Refuse { .. }), "{plan:?}");
 }
 
 #[test]
 fn what_is_missing_is_waited_for() {
     let (lock, cluster) = (fixtures::lock(), fixtures::cluster());
-    let action = decide(&Situation { cluster: None, ..situation(&lock, &cluster) });
-    let Action::Wait(obstacle) = action else { panic!("{action:?}") };
+    let plan = decide(&Snapshot { cluster: None, ..snapshot(&lock, &cluster) });
+    let Plan::Wait(obstacle) = plan else { panic!("{plan:?}") };
     assert_eq!(obstacle.reason(), "ClusterNotFound");
     assert!(!obstacle.is_in_spec());
 
     let why = Unconnected::SecretNotFound("quintet-auth".to_owned());
-    let action = decide(&Situation { unconnected: Some(&why), ..situation(&lock, &cluster) });
-    let Action::Wait(obstacle) = action else { panic!("{action:?}") };
+    let plan = decide(&Snapshot { connection: Some(Err(why)), ..snapshot(&lock, &cluster) });
+    let Plan::Wait(obstacle) = plan else { panic!("{plan:?}") };
     assert_eq!(obstacle.reason(), "AuthSecretNotFound");
     assert!(obstacle.message(&lock).contains("quintet-auth"));
 }
 
 #[test]
-fn a_process_that_does_not_lead_renews_what_is_held_and_takes_nothing() {
+fn a_follower_renews_what_is_held_and_acquires_nothing() {
     let (mut lock, cluster, state) = (fixtures::lock(), fixtures::cluster(), held());
     let follower = |lock: &DistributedLock, state: Option<&State>| {
-        decide(&Situation { leader: false, state, ..situation(lock, &cluster) })
+        decide(&Snapshot { leads: false, state: state.cloned(), ..snapshot(lock, &cluster) })
     };
-    assert_eq!(follower(&lock, None), Action::Nothing);
-    assert_eq!(follower(&lock, Some(&state)), Action::Abandon, "status does not show it as held any more");
-    assert_eq!(follower(&fixtures::observed_lock(), None), Action::Nothing);
+    assert_eq!(follower(&lock, None), Plan::Nothing);
+    assert_eq!(follower(&lock, Some(&state)), Plan::Abandon, "status does not show it as held any more");
+    assert_eq!(follower(&fixtures::observed_lock(), None), Plan::Nothing);
     lock.status = Some(fixtures::held_status(17));
-    assert!(matches!(follower(&lock, None), Action::Follow { owner: o, .. } if o == owner()));
-    assert_eq!(follower(&deleted(lock), Some(&state)), Action::Abandon);
+    assert!(matches!(follower(&lock, None), Plan::Follow { owner: o, .. } if o == owner()));
+    assert_eq!(follower(&deleted(lock), Some(&state)), Plan::Abandon);
 }
 
 #[test]
-fn a_deleted_lock_is_given_back_whatever_is_wrong_with_it() {
+fn a_deleted_lock_is_released_whatever_is_wrong_with_it() {
     let mut lock = deleted(fixtures::lock());
     let cluster = fixtures::cluster();
-    assert_eq!(decide(&situation(&lock, &cluster)), Action::Nothing, "no finalizer of ours: nothing was taken");
+    assert_eq!(decide(&snapshot(&lock, &cluster)), Plan::Nothing, "no finalizer of ours: nothing was acquired");
     lock.metadata.finalizers = Some(vec!["other/one".to_owned(), FINALIZER.to_owned()]);
     lock.status = Some(fixtures::held_status(17));
-    for cluster in [Some(&cluster), None] {
-        let action = decide(&Situation { cluster, ..situation(&lock, &fixtures::cluster()) });
-        assert!(matches!(action, Action::Finalize { recorded: Some((_, o)) } if o == owner()));
+    for cluster in [Some(cluster.clone()), None] {
+        let plan = decide(&Snapshot { cluster, ..snapshot(&lock, &fixtures::cluster()) });
+        assert!(matches!(plan, Plan::Finalize { recorded: Some((_, o)) } if o == owner()));
     }
     lock.metadata.name = Some("x".repeat(129));
-    assert!(matches!(decide(&situation(&lock, &cluster)), Action::Finalize { recorded: None }));
+    assert!(matches!(decide(&snapshot(&lock, &cluster)), Plan::Finalize { recorded: None }));
 }

@@ -1,22 +1,22 @@
-//! Which lock's times may be refreshed in status, and when: a global budget of writes, shared fairly. No IO, no clock.
+//! Which lock may have its times refreshed in status, and when: one budget of writes for all, shared fairly. No IO, no clock.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A token bucket whose balance may go below zero: a write that cannot wait is paid for by later ones.
+/// A token bucket whose balance may be negative: a write that cannot wait delays later ones.
 #[derive(Debug)]
-pub struct Budget {
+pub(crate) struct Budget {
     per_write: Duration,
     burst: u32,
-    /// When the bucket is, or was, exactly full. Each write moves it by the time that a write is worth.
+    /// When the bucket is, or was, exactly full. Each write moves this by the time in which one write refills.
     full_at: Instant,
 }
 
-/// The locks that want a refresh, first come first served, and those whose published times run out.
+/// The locks that wait for a refresh, first come first served, and the deadlines of the times that statuses show.
 #[derive(Debug)]
-pub struct Refreshes {
+pub(crate) struct Refreshes {
     budget: Budget,
     waiting: VecDeque<String>,
     queued: HashSet<String>,
@@ -24,25 +24,24 @@ pub struct Refreshes {
     deadline_of: HashMap<String, Instant>,
 }
 
-/// What is to be done now.
+/// What is due now.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Due {
+pub(crate) struct Due {
     /// Locks whose turn it is: their times may be written.
-    pub refresh: Vec<String>,
-    /// Locks whose published times run out: they are to be refreshed or removed.
-    pub expire: Vec<String>,
+    pub(crate) refresh: Vec<String>,
+    /// Locks whose times in status end now: they must be refreshed or removed.
+    pub(crate) expire: Vec<String>,
 }
 
 impl Budget {
-    /// A full budget of so many writes a second, of which a second's worth may come at once.
-    #[must_use]
-    pub fn new(per_second: u32, now: Instant) -> Self {
+    /// A full budget of so many writes a second. One second's worth may be used at once.
+    pub(crate) fn new(per_second: u32, now: Instant) -> Self {
         let burst = per_second.max(1);
         Self { per_write: Duration::from_secs(1) / burst, burst, full_at: now }
     }
 
-    /// Takes a write if there is one.
-    pub fn take(&mut self, now: Instant) -> bool {
+    /// Takes a write if the budget has one.
+    pub(crate) fn take(&mut self, now: Instant) -> bool {
         let affordable = now >= self.next_at();
         if affordable {
             self.spend(now);
@@ -50,23 +49,21 @@ impl Budget {
         affordable
     }
 
-    /// Takes a write whether there is one or not.
-    pub fn spend(&mut self, now: Instant) {
+    /// Takes a write even if the budget has none.
+    pub(crate) fn spend(&mut self, now: Instant) {
         self.full_at = self.full_at.max(now) + self.per_write;
     }
 
-    /// From when on there is a write.
-    #[must_use]
-    pub fn next_at(&self) -> Instant {
+    /// When the budget has a write again.
+    pub(crate) fn next_at(&self) -> Instant {
         let at = self.full_at.checked_sub(self.per_write * (self.burst - 1));
         at.unwrap_or(self.full_at)
     }
 }
 
 impl Refreshes {
-    /// Nothing asked for yet.
-    #[must_use]
-    pub fn new(budget: Budget) -> Self {
+    /// No lock waits, and no status shows times.
+    pub(crate) fn new(budget: Budget) -> Self {
         Self {
             budget,
             waiting: VecDeque::new(),
@@ -76,15 +73,15 @@ impl Refreshes {
         }
     }
 
-    /// The lock has newer times than status shows. Asking again keeps the place in the line.
-    pub fn ask(&mut self, lock: &str) {
+    /// Queues a lock whose status shows older times than its lease has. Asking again keeps the place in the queue.
+    pub(crate) fn ask(&mut self, lock: &str) {
         if self.queued.insert(lock.to_owned()) {
             self.waiting.push_back(lock.to_owned());
         }
     }
 
-    /// Status of the lock now shows times that must not stand after `deadline`; or none.
-    pub fn shows_until(&mut self, lock: &str, deadline: Option<Instant>) {
+    /// Records until when status of the lock may show its present times; `None` if it shows none.
+    pub(crate) fn shows_until(&mut self, lock: &str, deadline: Option<Instant>) {
         if let Some(old) = self.deadline_of.remove(lock) {
             self.deadlines.remove(&(old, lock.to_owned()));
         }
@@ -94,32 +91,31 @@ impl Refreshes {
         }
     }
 
-    /// Until when the times that status of the lock shows may stand.
-    #[must_use]
-    pub fn deadline(&self, lock: &str) -> Option<Instant> {
+    /// Until when status of the lock may show its present times.
+    pub(crate) fn deadline(&self, lock: &str) -> Option<Instant> {
         self.deadline_of.get(lock).copied()
     }
 
-    /// The lock is gone.
-    pub fn forget(&mut self, lock: &str) {
+    /// Forgets a lock that is gone.
+    pub(crate) fn forget(&mut self, lock: &str) {
         self.shows_until(lock, None);
         if self.queued.remove(lock) {
             self.waiting.retain(|waiting| waiting != lock);
         }
     }
 
-    /// A write outside the line, if there is one to spare: not while others wait.
-    pub fn take(&mut self, now: Instant) -> bool {
+    /// Takes a write outside the queue, if the budget has one and no lock waits.
+    pub(crate) fn take(&mut self, now: Instant) -> bool {
         self.waiting.is_empty() && self.budget.take(now)
     }
 
-    /// A write that cannot wait.
-    pub fn spend(&mut self, now: Instant) {
+    /// Takes a write that cannot wait.
+    pub(crate) fn spend(&mut self, now: Instant) {
         self.budget.spend(now);
     }
 
-    /// Takes out what is to be done now. A lock whose times run out is told once: its deadline is forgotten.
-    pub fn due(&mut self, now: Instant) -> Due {
+    /// Removes and returns what is due now. A lock whose times end is returned once: its deadline leaves the queue.
+    pub(crate) fn due(&mut self, now: Instant) -> Due {
         let mut due = Due::default();
         while !self.waiting.is_empty() && self.budget.take(now) {
             if let Some(lock) = self.waiting.pop_front() {
@@ -137,9 +133,8 @@ impl Refreshes {
         due
     }
 
-    /// When there will be something to do; `None` while nothing is waiting.
-    #[must_use]
-    pub fn next_at(&self) -> Option<Instant> {
+    /// When something is due next; `None` if nothing is.
+    pub(crate) fn next_at(&self) -> Option<Instant> {
         let turn = (!self.waiting.is_empty()).then(|| self.budget.next_at());
         let deadline = self.deadlines.first().map(|(at, _)| *at);
         turn.into_iter().chain(deadline).min()
@@ -153,7 +148,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn start() -> Instant {
-        // Far enough from the runtime's first instant for the bucket's arithmetic to go back a second.
+        // Late enough that the bucket's arithmetic can go back a second.
         Instant::now() + 100 * SECOND
     }
 
@@ -198,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_jumps_the_line() {
+    fn nobody_jumps_the_queue() {
         let now = start();
         let mut refreshes = refreshes(1, now);
         assert!(refreshes.take(now));
@@ -208,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn times_that_run_out_are_told_once_and_only_if_not_refreshed() {
+    fn times_that_end_are_due_once_and_only_if_not_refreshed() {
         let now = start();
         let mut refreshes = refreshes(20, now);
         refreshes.shows_until("a", Some(now + 2 * SECOND));

@@ -1,4 +1,4 @@
-//! The keeper of running leases, on real servers: what it takes, keeps, hands over, goes on with and loses.
+//! The keeper on real Redis servers: what it acquires, keeps, hands over, adopts and loses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,44 +8,46 @@ use futures::{FutureExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::reflector::ObjectRef;
 use redlock_engine::{Client, LeaseOptions, LockKey, Loss, Marker, Owner, RedisMaster, Released, Token};
-use redlock_operator::contract::credentials::RootKey;
-use redlock_operator::lock::connections::Engine;
-use redlock_operator::lock::identity::identity;
-use redlock_operator::lock::job::{Job, Task};
-use redlock_operator::lock::keeper::{Keeper, Shared, Stop};
-use redlock_operator::lock::notices::{Notice, Notices};
-use redlock_operator::lock::publisher::Publisher;
-use redlock_operator::lock::state::{Ending, Refusal, Sighting, State};
-use redlock_operator::lock::{Subject, Watched};
-use redlock_operator::operator::leadership::Leadership;
-use redlock_operator::operator::metrics::Metrics;
+use redlock_test_servers::server::{CALL_TIMEOUT, PATIENCE, Server};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
-use redlock_test_servers::server::{CALL_TIMEOUT, PATIENCE, Server};
+use super::Keeper;
+use super::assignment::{Assignment, LockTarget};
+use super::context::KeeperContext;
+use super::state::{Ending, Refusal, Sighting, State};
+use crate::api::WatchedLock;
+use crate::contract::credentials::RootKey;
+use crate::lock::connections::Engine;
+use crate::lock::events::{EventSender, LockEvent};
+use crate::lock::identity::identity;
+use crate::lock::status::StatusSchedule;
+use crate::lock::subject::Subject;
+use crate::operator::leadership::Leadership;
+use crate::operator::metrics::Metrics;
 
 const TTL: Duration = Duration::from_secs(3);
 
-/// A keeper as a process has it.
+/// The keeper of one process.
 struct Process {
     keeper: Keeper,
-    events: BoxStream<'static, ObjectRef<Watched>>,
-    told: mpsc::Receiver<(ObjectReference, Notice)>,
+    reconciles: BoxStream<'static, ObjectRef<WatchedLock>>,
+    events: mpsc::Receiver<(ObjectReference, LockEvent)>,
 }
 
 impl Process {
     fn new(leadership: Leadership) -> Self {
-        let (notices, told) = Notices::channel();
-        let (publisher, events) = Publisher::new(20);
-        let shared = Shared::new(leadership, Metrics::default(), notices, Arc::new(publisher));
-        Self { keeper: Keeper::new(Arc::new(shared)), events: events.boxed(), told }
+        let (sender, events) = EventSender::channel();
+        let (schedule, reconciles) = StatusSchedule::new(20);
+        let context = KeeperContext::new(leadership, Metrics::default(), sender, Arc::new(schedule));
+        Self { keeper: Keeper::new(Arc::new(context)), reconciles: reconciles.boxed(), events }
     }
 
     fn leading() -> Self {
         Self::new(Leadership::always())
     }
 
-    /// The first state that `wanted` says yes to, and those that were reported before it.
+    /// The first state that is `wanted`, and the states that were seen before it.
     async fn until(&mut self, subject: &Subject, wanted: impl Fn(&State) -> bool) -> (State, Vec<State>) {
         let mut before = Vec::new();
         let reached = async {
@@ -56,7 +58,7 @@ impl Process {
                     }
                     before.push(state);
                 }
-                self.events.next().await.expect("the publisher lives");
+                self.reconciles.next().await.expect("the schedule lives");
             }
         };
         match timeout(PATIENCE, reached).await {
@@ -74,8 +76,8 @@ impl Process {
         }
     }
 
-    fn notices(&mut self) -> Vec<Notice> {
-        std::iter::from_fn(|| self.told.recv().now_or_never().flatten()).map(|(_, notice)| notice).collect()
+    fn sent_events(&mut self) -> Vec<LockEvent> {
+        std::iter::from_fn(|| self.events.recv().now_or_never().flatten()).map(|(_, event)| event).collect()
     }
 }
 
@@ -94,9 +96,12 @@ fn key() -> LockKey {
     LockKey::new("billing", "nightly").expect("a valid key")
 }
 
-fn hold(engine: &Arc<Engine>, subject: &Subject, ttl: Duration, adopt: Option<Owner>) -> Job {
-    let options = LeaseOptions::new(identity("job", &subject.uid), ttl);
-    Job { engine: Arc::clone(engine), key: key(), task: Task::Hold { options, adopt } }
+fn target(engine: &Arc<Engine>) -> LockTarget {
+    LockTarget { engine: Arc::clone(engine), key: key() }
+}
+
+fn hold(subject: &Subject, ttl: Duration, adopt: Option<Owner>) -> Assignment {
+    Assignment::Hold { options: LeaseOptions::new(identity("job", &subject.uid), ttl), adopt }
 }
 
 async fn holders(servers: &[Server]) -> Vec<Option<String>> {
@@ -104,35 +109,35 @@ async fn holders(servers: &[Server]) -> Vec<Option<String>> {
 }
 
 #[tokio::test]
-async fn the_second_of_two_resources_gets_the_lock_as_soon_as_the_first_is_given_back() {
+async fn the_second_of_two_resources_gets_the_lock_as_soon_as_the_first_is_released() {
     let servers = Server::start_armed(5).await;
     let (engine, mut process) = (engine(&servers), Process::leading());
     let (first, second) = (subject("first", 1), subject("second", 2));
-    process.keeper.assign(&first, hold(&engine, &first, Duration::from_secs(30), None));
+    process.keeper.assign(&first, target(&engine), hold(&first, Duration::from_secs(30), None));
     let owner = process.until_held(&first).await;
     assert_eq!(holders(&servers).await, vec![Some(owner.to_string()); 5]);
 
-    process.keeper.assign(&second, hold(&engine, &second, Duration::from_secs(30), None));
+    process.keeper.assign(&second, target(&engine), hold(&second, Duration::from_secs(30), None));
     let contended = State::Contending { lost: None, answer: Some(Refusal::Contended(Some(owner.to_string()))) };
     process.until(&second, |state| *state == contended).await;
-    assert!(process.notices().contains(&Notice::Contended("job".to_owned())));
+    assert!(process.sent_events().contains(&LockEvent::Contended("job".to_owned())));
 
-    let given_back = Instant::now();
-    let ending = process.keeper.stop(&first.uid, Stop::Release(None)).await;
+    let released_at = Instant::now();
+    let ending = process.keeper.release(&first.uid, None).await;
     assert_eq!(ending, Some(Ending::Released(Released::Held)));
     let next = process.until_held(&second).await;
-    assert!(given_back.elapsed() < Duration::from_secs(2), "{:?}", given_back.elapsed());
+    assert!(released_at.elapsed() < Duration::from_secs(2), "{:?}", released_at.elapsed());
     assert!(next.token() > owner.token());
-    assert_eq!(process.notices(), [Notice::Acquired("job".to_owned(), next.token())]);
+    assert_eq!(process.sent_events(), [LockEvent::Acquired("job".to_owned(), next.token())]);
 }
 
 #[tokio::test]
-async fn a_new_process_goes_on_with_the_same_grant_and_shows_nothing_else_meanwhile() {
+async fn a_new_process_adopts_the_same_grant_and_shows_nothing_else_meanwhile() {
     let servers = Server::start_armed(5).await;
     let lock = subject("lock", 1);
     let owner = {
         let mut process = Process::leading();
-        process.keeper.assign(&lock, hold(&engine(&servers), &lock, TTL, None));
+        process.keeper.assign(&lock, target(&engine(&servers)), hold(&lock, TTL, None));
         let owner = process.until_held(&lock).await;
         process.keeper.shut_down().await;
         owner
@@ -140,30 +145,30 @@ async fn a_new_process_goes_on_with_the_same_grant_and_shows_nothing_else_meanwh
     assert_eq!(holders(&servers).await, vec![Some(owner.to_string()); 5], "left on the masters");
 
     let mut process = Process::leading();
-    process.keeper.assign(&lock, hold(&engine(&servers), &lock, TTL, Some(owner.clone())));
+    process.keeper.assign(&lock, target(&engine(&servers)), hold(&lock, TTL, Some(owner.clone())));
     let (state, before) = process.until(&lock, State::is_held).await;
     assert!(matches!(&state, State::Held { owner: adopted, .. } if *adopted == owner), "{state:?}");
     assert!(before.iter().all(|state| *state == State::Starting), "{before:?}");
-    assert_eq!(process.notices(), [], "going on is no transition");
+    assert_eq!(process.sent_events(), [], "adopting is no transition");
 }
 
 #[tokio::test]
-async fn a_grant_that_ended_meanwhile_is_told_as_lost_and_taken_anew() {
+async fn a_grant_that_ended_meanwhile_is_reported_as_lost_and_acquired_again() {
     let servers = Server::start_armed(5).await;
     let (lock, mut process) = (subject("lock", 1), Process::leading());
     let gone = Owner::new(identity("job", &lock.uid), Token::new(17).expect("a valid token"));
-    process.keeper.assign(&lock, hold(&engine(&servers), &lock, TTL, Some(gone)));
+    process.keeper.assign(&lock, target(&engine(&servers)), hold(&lock, TTL, Some(gone)));
     let owner = process.until_held(&lock).await;
     assert!(owner.token().get() > 17);
-    let notices = process.notices();
-    assert_eq!(notices, [Notice::Lost(Loss::Taken), Notice::Acquired("job".to_owned(), owner.token())]);
+    let events = process.sent_events();
+    assert_eq!(events, [LockEvent::Lost(Loss::Taken), LockEvent::Acquired("job".to_owned(), owner.token())]);
 }
 
 #[tokio::test]
-async fn a_lost_lock_is_told_and_acquired_again_with_a_larger_token() {
+async fn a_lost_lock_is_reported_and_acquired_again_with_a_larger_token() {
     let servers = Server::start_armed(5).await;
     let (lock, mut process) = (subject("lock", 1), Process::leading());
-    process.keeper.assign(&lock, hold(&engine(&servers), &lock, TTL, None));
+    process.keeper.assign(&lock, target(&engine(&servers)), hold(&lock, TTL, None));
     let owner = process.until_held(&lock).await;
     for server in &servers[..3] {
         let _: i64 = server.run(&format!("DEL {}", key().redis_key())).await;
@@ -174,17 +179,17 @@ async fn a_lost_lock_is_told_and_acquired_again_with_a_larger_token() {
     let (state, _) = process.until(&lock, |s| matches!(s, State::Held { owner: o, .. } if *o != owner)).await;
     let State::Held { owner: next, .. } = state else { panic!("{state:?}") };
     assert!(next.token() > owner.token());
-    let acquired = |owner: &Owner| Notice::Acquired("job".to_owned(), owner.token());
-    assert_eq!(process.notices(), [acquired(&owner), Notice::Lost(Loss::Taken), acquired(&next)]);
+    let acquired = |owner: &Owner| LockEvent::Acquired("job".to_owned(), owner.token());
+    assert_eq!(process.sent_events(), [acquired(&owner), LockEvent::Lost(Loss::Taken), acquired(&next)]);
 }
 
 #[tokio::test]
 async fn other_terms_change_the_lease_and_not_the_grant() {
     let servers = Server::start_armed(5).await;
     let (engine, lock, mut process) = (engine(&servers), subject("lock", 1), Process::leading());
-    process.keeper.assign(&lock, hold(&engine, &lock, TTL, None));
+    process.keeper.assign(&lock, target(&engine), hold(&lock, TTL, None));
     let owner = process.until_held(&lock).await;
-    process.keeper.assign(&lock, hold(&engine, &lock, Duration::from_secs(40), None));
+    process.keeper.assign(&lock, target(&engine), hold(&lock, Duration::from_secs(40), None));
     let lengthened = async {
         while servers[0].pttl(&key()).await < 30_000 {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -192,58 +197,58 @@ async fn other_terms_change_the_lease_and_not_the_grant() {
     };
     timeout(PATIENCE, lengthened).await.expect("the new ttl on the masters");
     assert_eq!(process.until_held(&lock).await, owner);
-    assert_eq!(process.notices().len(), 1, "acquired once");
+    assert_eq!(process.sent_events().len(), 1, "acquired once");
 }
 
 #[tokio::test]
-async fn a_grant_that_no_status_tells_of_does_not_block_its_own_resource() {
+async fn a_grant_that_no_status_records_does_not_block_its_own_resource() {
     let servers = Server::start_armed(5).await;
     let (lock, mut process) = (subject("lock", 1), Process::leading());
     for server in &servers {
         let value = format!("{}@17", identity("job", &lock.uid));
         let _: String = server.run(&format!("SET {} {value} PX 60000", key().redis_key())).await;
     }
-    process.keeper.assign(&lock, hold(&engine(&servers), &lock, TTL, None));
+    process.keeper.assign(&lock, target(&engine(&servers)), hold(&lock, TTL, None));
     let begun = Instant::now();
     process.until_held(&lock).await;
     assert!(begun.elapsed() < Duration::from_secs(10), "not only after 60 s: {:?}", begun.elapsed());
 }
 
 #[tokio::test]
-async fn a_follower_keeps_the_leaders_grant_and_takes_nothing() {
+async fn a_follower_keeps_the_leaders_grant_and_acquires_nothing() {
     let servers = Server::start_armed(3).await;
     let (engine, lock) = (engine(&servers), subject("lock", 1));
     let (term, state) = watch::channel(None);
     let mut follower = Process::new(Leadership::new(state));
     let (owner, options) = {
         let mut leader = Process::leading();
-        leader.keeper.assign(&lock, hold(&engine, &lock, TTL, None));
+        leader.keeper.assign(&lock, target(&engine), hold(&lock, TTL, None));
         let owner = leader.until_held(&lock).await;
         leader.keeper.shut_down().await;
         (owner, LeaseOptions::new(identity("job", &lock.uid), TTL))
     };
-    let task = Task::Follow { options, owner: owner.clone() };
-    follower.keeper.assign(&lock, Job { engine: Arc::clone(&engine), key: key(), task });
+    let follow = Assignment::Follow { options, owner: owner.clone() };
+    follower.keeper.assign(&lock, target(&engine), follow);
     assert_eq!(follower.until_held(&lock).await, owner);
     tokio::time::sleep(TTL + TTL / 2).await;
     assert_eq!(holders(&servers).await, vec![Some(owner.to_string()); 3], "renewed beyond its ttl");
 
-    assert_eq!(follower.keeper.stop(&lock.uid, Stop::Abandon).await, Some(Ending::Abandoned));
-    follower.keeper.assign(&lock, hold(&engine, &lock, TTL, None));
+    assert_eq!(follower.keeper.abandon(&lock.uid).await, Some(Ending::Abandoned));
+    follower.keeper.assign(&lock, target(&engine), hold(&lock, TTL, None));
     let released = engine.client().release(&key(), &owner).await;
     assert_eq!(released, Released::Held);
     tokio::time::sleep(Duration::from_millis(500)).await;
-    assert_eq!(holders(&servers).await, vec![None; 3], "nothing is taken without leadership");
+    assert_eq!(holders(&servers).await, vec![None; 3], "nothing is acquired without leadership");
     term.send_replace(Some(Instant::now() + Duration::from_secs(3600)));
     follower.until_held(&lock).await;
 }
 
 #[tokio::test]
-async fn a_lock_of_pods_is_watched() {
+async fn a_lock_of_pods_is_observed() {
     let servers = Server::start_armed(3).await;
     let (lock, mut process) = (subject("lock", 1), Process::leading());
     let engine = engine(&servers);
-    process.keeper.assign(&lock, Job { engine: Arc::clone(&engine), key: key(), task: Task::Observe });
+    process.keeper.assign(&lock, target(&engine), Assignment::Observe);
     process.until(&lock, |state| *state == State::Observed(Sighting::Nobody)).await;
     let lease =
         engine.client().try_acquire(&key(), &LeaseOptions::new("pod-a", Duration::from_secs(30))).await.expect("free");
@@ -258,10 +263,10 @@ async fn a_lock_of_pods_is_watched() {
 }
 
 #[tokio::test]
-async fn masters_that_are_kept_out_are_told_as_such() {
+async fn masters_that_are_not_armed_are_reported_as_quarantined() {
     let servers = futures::future::join_all((0..3).map(|_| Server::start(&[]))).await;
     let (lock, mut process) = (subject("lock", 1), Process::leading());
-    process.keeper.assign(&lock, hold(&engine(&servers), &lock, TTL, None));
+    process.keeper.assign(&lock, target(&engine(&servers)), hold(&lock, TTL, None));
     let (state, _) = process.until(&lock, |state| state.trouble().is_some()).await;
     assert_eq!(state.trouble().map(|trouble| trouble.reason.as_str()), Some("Quarantined"), "{state:?}");
     for server in &servers {
@@ -271,16 +276,16 @@ async fn masters_that_are_kept_out_are_told_as_such() {
 }
 
 #[tokio::test]
-async fn giving_back_ends_soon_though_the_masters_are_gone() {
+async fn a_release_ends_soon_though_the_masters_are_gone() {
     let mut servers = Server::start_armed(3).await;
     let (lock, mut process) = (subject("lock", 1), Process::leading());
-    process.keeper.assign(&lock, hold(&engine(&servers), &lock, Duration::from_secs(60), None));
+    process.keeper.assign(&lock, target(&engine(&servers)), hold(&lock, Duration::from_secs(60), None));
     process.until_held(&lock).await;
     for server in &mut servers {
         server.crash().await;
     }
     let begun = Instant::now();
-    let ending = process.keeper.stop(&lock.uid, Stop::Release(None)).await;
+    let ending = process.keeper.release(&lock.uid, None).await;
     assert_eq!(ending, Some(Ending::Released(Released::Unknown)));
     assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
 }

@@ -1,12 +1,21 @@
 //! What status shows of which state.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use std::time::Duration;
 
-use super::*;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use redlock_engine::{Grant, Loss, Owner, Reason, Token};
+use tokio::time::Instant;
+
+use super::compute::{Computed, Now, Times, View, compute};
+use crate::api::condition::{CLUSTER_AVAILABLE, CONFIG_VALID, HELD};
+use crate::api::lock::LockPhase;
+use crate::api::{DistributedLock, DistributedLockStatus};
 use crate::lock::connections::Unconnected;
+use crate::lock::decide::Obstacle;
 use crate::lock::fixtures;
 use crate::lock::identity::identity;
-use redlock_engine::{Grant, Loss, Owner, Reason, Token};
+use crate::lock::keeper::state::{Refusal, Sighting, State, Trouble};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -51,7 +60,7 @@ impl Case {
         self
     }
 
-    fn show(&self, state: Option<&State>, times: Times, now: Now) -> Shown {
+    fn show(&self, state: Option<&State>, times: Times, now: Now) -> Computed {
         let view = View { lock: &self.lock, base: &self.base, obstacle: None, name_conflict: None, state };
         compute(&view, 5, times, now)
     }
@@ -120,7 +129,7 @@ fn what_was_written_is_not_written_again() {
         State::Contending { lost: Some(Loss::Expired), answer: None },
         State::Contending { lost: None, answer: Some(Refusal::Trouble(trouble(Reason::Quarantined))) },
         State::Observed(Sighting::Nobody),
-        State::Observed(Sighting::Untold(trouble(Reason::NoQuorum))),
+        State::Observed(Sighting::Unknown(trouble(Reason::NoQuorum))),
     ];
     for state in states {
         let once = Case::new().after(&state, Times::Fresh, now);
@@ -194,13 +203,13 @@ fn an_adopted_grant_is_the_same_grant() {
     let now = now();
     let mut case = Case::new().after(&held(17, now, MS), Times::Fresh, now);
     for state in [None, Some(&State::Starting), Some(&State::Adopting { owner: owner(17), trouble: None })] {
-        assert_eq!(case.show(state, KEEP, now).status, case.base, "no news while {state:?}");
+        assert_eq!(case.show(state, KEEP, now).status, case.base, "nothing new while {state:?}");
     }
     let later = Now { wall: now.wall + jiff::SignedDuration::from_secs(5), mono: now.mono + 5_000 * MS };
     let adopted = case.show(Some(&held(17, later, MS)), Times::Fresh, later).status;
     assert_eq!((&adopted.acquire_time, adopted.transitions), (&case.base.acquire_time, Some(1)));
 
-    // Whether it still stands cannot be told: token and holder stay, the proof goes.
+    // Whether it still stands is unknown: token and holder stay, the proof goes.
     let trouble = Some(trouble(Reason::NoQuorum));
     case = case.after(&State::Adopting { owner: owner(17), trouble }, KEEP, later);
     assert_eq!(case.base.phase, Some(LockPhase::Held));
@@ -223,7 +232,7 @@ fn who_waits_sees_who_holds_and_never_anothers_token() {
 }
 
 #[test]
-fn too_few_masters_are_told_by_both_conditions() {
+fn too_few_masters_are_shown_by_both_conditions() {
     for reason in [Reason::NoQuorum, Reason::Quarantined, Reason::Auth, Reason::OutOfMemory, Reason::Misconfigured] {
         let state = State::Contending { lost: None, answer: Some(Refusal::Trouble(trouble(reason))) };
         let status = Case::new().show(Some(&state), KEEP, now()).status;
@@ -252,7 +261,7 @@ fn a_lock_of_pods_shows_who_leads_and_counts_changes_of_hands() {
     assert_eq!((base.validity.as_deref(), base.votes.as_deref()), (Some("9.0s"), Some("4/5")));
     assert_eq!(word(base, HELD), ("True", "Observed"));
 
-    let case = case.after(&State::Observed(Sighting::Untold(trouble(Reason::NoQuorum))), KEEP, now);
+    let case = case.after(&State::Observed(Sighting::Unknown(trouble(Reason::NoQuorum))), KEEP, now);
     assert_eq!((&case.base.holder, case.base.fencing_token), (&None, Some(17)));
     assert_eq!(word(&case.base, HELD), ("Unknown", "NoQuorum"));
     let case = case.after(&seen("pod-a@17", now), Times::Fresh, now);
@@ -277,7 +286,7 @@ fn another_librarys_holder_is_shown_as_it_is() {
 }
 
 #[test]
-fn obstacles_are_told_with_the_condition_that_they_belong_to() {
+fn each_obstacle_is_shown_by_the_condition_that_it_belongs_to() {
     let case = Case::new();
     let status = case.obstructed(&Obstacle::NamespaceNotAllowed, None);
     assert_eq!(status.phase, Some(LockPhase::Failed));
@@ -308,7 +317,7 @@ fn a_proven_hold_is_shown_whatever_else_is_wrong() {
 }
 
 #[test]
-fn a_grant_that_cannot_be_asked_about_is_remembered_as_unproven() {
+fn a_grant_that_cannot_be_checked_is_kept_as_unproven() {
     let base = fixtures::held_status(17);
     let missing = Obstacle::Unconnected(Unconnected::SecretNotFound("quintet-auth".to_owned()));
     let case = Case { lock: fixtures::lock(), base };
@@ -320,7 +329,7 @@ fn a_grant_that_cannot_be_asked_about_is_remembered_as_unproven() {
 }
 
 #[test]
-fn a_foreign_secret_is_told_and_the_lock_works_all_the_same() {
+fn a_foreign_secret_is_shown_and_the_lock_works_all_the_same() {
     let (case, now) = (Case::new(), now());
     let state = held(17, now, MS);
     let name_conflict = Some("the Secret exists");

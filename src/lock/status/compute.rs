@@ -1,4 +1,4 @@
-//! What status shows of a lock. No IO; the time comes in.
+//! What status shows of a lock. No IO, no clock: the time is passed in.
 
 use std::time::Duration;
 
@@ -6,78 +6,73 @@ use jiff::{Timestamp, Unit};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use tokio::time::Instant;
 
-use super::decide::Obstacle;
-use super::identity::{api_token, shown};
-use super::state::{Refusal, Sighting, State, Trouble};
 use crate::api::condition::{CLUSTER_AVAILABLE, CONFIG_VALID, HELD, Truth, set_condition};
 use crate::api::lock::LockPhase;
 use crate::api::{DistributedLock, DistributedLockStatus};
+use crate::lock::decide::Obstacle;
+use crate::lock::identity::{Holder, api_token};
+use crate::lock::keeper::state::{Refusal, Sighting, State, Trouble};
 
-/// How long before its end a published time is taken away at the latest: the write takes time.
+/// How long before its end a shown time is refreshed or removed at the latest: the write takes time.
 const MAX_MARGIN: Duration = Duration::from_secs(1);
 
-/// One moment by both clocks. Instants are shown as wall time only by their distance from now: the wall clock may have
-/// been set since they were taken.
+/// One moment by both clocks. An `Instant` is shown as wall time by its distance from this moment: the wall clock may have
+/// been changed since the instant was taken.
 #[derive(Clone, Copy, Debug)]
-pub struct Now {
+pub(crate) struct Now {
     /// For conditions and for people.
-    pub wall: Timestamp,
-    /// For everything that is decided.
-    pub mono: Instant,
+    pub(crate) wall: Timestamp,
+    /// For every comparison.
+    pub(crate) mono: Instant,
 }
 
-/// What status shall show.
+/// What status is computed from.
 #[derive(Clone, Copy, Debug)]
-pub struct View<'a> {
+pub(crate) struct View<'a> {
     /// The object.
-    pub lock: &'a DistributedLock,
-    /// What the API server has.
-    pub base: &'a DistributedLockStatus,
-    /// Why the lock cannot be worked on, or what is wrong with it.
-    pub obstacle: Option<&'a Obstacle>,
-    /// Why the Secret for clients could not be written, if a foreign one is in the way.
-    pub name_conflict: Option<&'a str>,
-    /// Where the lock stands; `None` without an actor.
-    pub state: Option<&'a State>,
+    pub(crate) lock: &'a DistributedLock,
+    /// The status that the API server has.
+    pub(crate) base: &'a DistributedLockStatus,
+    /// What is wrong with the lock, if anything.
+    pub(crate) obstacle: Option<&'a Obstacle>,
+    /// Why the Secret for clients is not written, if a foreign Secret has its name.
+    pub(crate) name_conflict: Option<&'a str>,
+    /// The state of the lock; `None` without an actor.
+    pub(crate) state: Option<&'a State>,
 }
 
-/// Whether the times of a lease are written anew.
+/// Whether status gets new times of the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Times {
-    /// Written anew.
+pub(crate) enum Times {
+    /// It gets new times.
     Fresh,
-    /// Left as they are, if they may stand until this instant and it has not come; else removed.
+    /// It keeps its times if this deadline has not passed. Otherwise they are removed.
     KeepUntil(Option<Instant>),
 }
 
-/// A lease's times.
+/// What status shows of a lease.
 #[derive(Clone, Copy, Debug)]
-struct Lease {
+struct ShownLease {
     acquired_at: Instant,
     renewed_at: Instant,
     valid_until: Option<Instant>,
     votes: usize,
 }
 
-/// A status, and until when the times that it shows may stand.
+/// A status, and until when it may show its times.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Shown {
+pub(crate) struct Computed {
     /// The status.
-    pub status: DistributedLockStatus,
-    /// When its times are to be refreshed or removed; `None` if it shows none.
-    pub deadline: Option<Instant>,
+    pub(crate) status: DistributedLockStatus,
+    /// When its times must be refreshed or removed; `None` if it shows none.
+    pub(crate) deadline: Option<Instant>,
 }
 
-impl Now {
-    /// The present moment.
-    #[must_use]
-    pub fn read() -> Self {
-        Self { wall: Timestamp::now(), mono: Instant::now() }
-    }
+// === impl Now ===
 
+impl Now {
     /// `instant` as wall time, in whole microseconds.
-    #[must_use]
-    pub fn wall_time(&self, instant: Instant) -> MicroTime {
+    pub(crate) fn wall_time(&self, instant: Instant) -> MicroTime {
         let ahead = instant.saturating_duration_since(self.mono);
         let behind = self.mono.saturating_duration_since(instant);
         let wall = self.wall.saturating_add(ahead).and_then(|wall| wall.saturating_sub(behind)).unwrap_or(self.wall);
@@ -85,58 +80,57 @@ impl Now {
     }
 }
 
-/// The status that `view` shows at `now`; the API server's, where there is nothing to tell. `masters` is their number.
-#[must_use]
-pub fn compute(view: &View<'_>, masters: usize, times: Times, now: Now) -> Shown {
-    let mut page = Page { status: view.base.clone(), deadline: None, generation: view.lock.metadata.generation, now };
+/// The status for `view` at `now`; the API server's own, if nothing new is known. `masters` is their number.
+pub(crate) fn compute(view: &View<'_>, masters: usize, times: Times, now: Now) -> Computed {
+    let mut draft = Draft { status: view.base.clone(), deadline: None, generation: view.lock.metadata.generation, now };
     if let Times::KeepUntil(until) = times {
-        page.deadline = until;
+        draft.deadline = until;
     }
     let was_held = view.base.phase == Some(LockPhase::Held);
-    let news = match (view.obstacle, view.state) {
-        // Whatever is wrong with spec or cluster: what is proven held is shown as held.
+    let is_known = match (view.obstacle, view.state) {
+        // A proven lease is shown as held, whatever is wrong with the spec or the cluster.
         (_, Some(State::Held { owner, grant })) => {
-            let lease = Lease {
+            let lease = ShownLease {
                 acquired_at: grant.acquired_at,
                 renewed_at: grant.renewed_at,
                 valid_until: Some(grant.valid_until),
                 votes: grant.votes,
             };
-            page.held(&owner.to_string(), lease, masters, times, "Acquired");
-            page.available();
+            draft.held(Holder::of(owner), lease, masters, times, "Acquired");
+            draft.available();
             true
         }
         (Some(obstacle), _) => {
-            page.stopped(obstacle, &obstacle.message(view.lock), was_held);
+            draft.stopped(obstacle, &obstacle.message(view.lock), was_held);
             true
         }
-        (None, Some(state)) => page.unheld(state, masters, times),
+        (None, Some(state)) => draft.unheld(state, masters, times),
         (None, None) => false,
     };
-    if !news {
-        return Shown { status: view.base.clone(), deadline: page.deadline };
+    if !is_known {
+        return Computed { status: view.base.clone(), deadline: draft.deadline };
     }
     if let Some(obstacle) = view.obstacle.filter(|o| !o.is_in_spec()) {
-        page.set(CLUSTER_AVAILABLE, Truth::False, obstacle.reason(), obstacle.message(view.lock));
+        draft.set(CLUSTER_AVAILABLE, Truth::False, obstacle.reason(), obstacle.message(view.lock));
     }
     match (view.obstacle.filter(|o| o.is_in_spec()), view.name_conflict) {
-        (Some(obstacle), _) => page.set(CONFIG_VALID, Truth::False, obstacle.reason(), obstacle.message(view.lock)),
-        (None, Some(why)) => page.set(CONFIG_VALID, Truth::False, "NameConflict", why),
-        (None, None) => page.set(CONFIG_VALID, Truth::True, "Valid", ""),
+        (Some(obstacle), _) => draft.set(CONFIG_VALID, Truth::False, obstacle.reason(), obstacle.message(view.lock)),
+        (None, Some(why)) => draft.set(CONFIG_VALID, Truth::False, "NameConflict", why),
+        (None, None) => draft.set(CONFIG_VALID, Truth::True, "Valid", ""),
     }
-    page.status.observed_generation = page.generation;
-    Shown { status: page.status, deadline: page.deadline }
+    draft.status.observed_generation = draft.generation;
+    Computed { status: draft.status, deadline: draft.deadline }
 }
 
-/// A status in the making.
-struct Page {
+/// A status that is being computed.
+struct Draft {
     status: DistributedLockStatus,
     deadline: Option<Instant>,
     generation: Option<i64>,
     now: Now,
 }
 
-impl Page {
+impl Draft {
     fn set(&mut self, type_: &str, truth: Truth, reason: &str, message: impl Into<String>) {
         set_condition(&mut self.status.conditions, type_, truth, reason, message, self.generation, self.now.wall);
     }
@@ -149,11 +143,11 @@ impl Page {
         self.set(CLUSTER_AVAILABLE, Truth::False, trouble.reason.as_str(), trouble.message.as_str());
     }
 
-    /// The state of a lock that this resource does not hold. False if it says nothing new.
+    /// Shows the state of a lock that is not proven held. False if there is nothing to show.
     fn unheld(&mut self, state: &State, masters: usize, times: Times) -> bool {
         match state {
             State::Adopting { trouble: Some(trouble), .. } => {
-                // It may still be held, with the same token: only the proof is missing.
+                // It may still be held, with the same token, but there is no proof.
                 self.clear_times();
                 self.status.votes = None;
                 self.set(HELD, Truth::Unknown, trouble.reason.as_str(), trouble.message.as_str());
@@ -176,7 +170,7 @@ impl Page {
     fn refused(&mut self, answer: &Refusal) {
         match answer {
             Refusal::Contended(value) => {
-                let holder = value.as_deref().map(|value| shown(value).name);
+                let holder = value.as_deref().map(|value| Holder::of_value(value).name);
                 let message = format!("held by {}", holder.as_deref().unwrap_or("several contenders"));
                 self.status.holder = holder;
                 self.set(HELD, Truth::False, "Contended", message);
@@ -198,12 +192,12 @@ impl Page {
             }
             Sighting::Somebody { value, renewed_at, valid_until, votes } => {
                 let (renewed_at, valid_until, votes) = (*renewed_at, *valid_until, *votes);
-                let lease = Lease { acquired_at: renewed_at, renewed_at, valid_until, votes };
-                self.held(value, lease, masters, times, "Observed");
+                let lease = ShownLease { acquired_at: renewed_at, renewed_at, valid_until, votes };
+                self.held(Holder::of_value(value), lease, masters, times, "Observed");
                 self.available();
             }
-            Sighting::Untold(trouble) => {
-                // The last token stays: it is the largest seen, whoever holds the lock now.
+            Sighting::Unknown(trouble) => {
+                // The last token stays: it is the largest that was seen, whoever holds the lock now.
                 let token = self.status.fencing_token;
                 self.not_held(LockPhase::Pending);
                 self.status.fencing_token = token;
@@ -213,8 +207,7 @@ impl Page {
         }
     }
 
-    fn held(&mut self, value: &str, lease: Lease, masters: usize, times: Times, reason: &str) {
-        let holder = shown(value);
+    fn held(&mut self, holder: Holder, lease: ShownLease, masters: usize, times: Times, reason: &str) {
         let token = holder.token.map(api_token);
         let status = &mut self.status;
         let same = match token {
@@ -234,7 +227,7 @@ impl Page {
         };
         status.holder = Some(holder.name);
         self.times(&lease, masters, times, same);
-        // The end of a lease can come before its watchdog wakes to tell of it.
+        // A lease can end before its watchdog runs and reports it.
         if lease.valid_until.is_some_and(|until| until <= self.now.mono) && reason == "Acquired" {
             self.set(HELD, Truth::Unknown, "Expired", "not renewed in time: the hold is not proven any more");
         } else {
@@ -242,7 +235,7 @@ impl Page {
         }
     }
 
-    fn times(&mut self, lease: &Lease, masters: usize, times: Times, same: bool) {
+    fn times(&mut self, lease: &ShownLease, masters: usize, times: Times, same: bool) {
         let kept = match times {
             Times::KeepUntil(until) => until.filter(|&until| same && until > self.now.mono),
             Times::Fresh => None,
@@ -284,7 +277,7 @@ impl Page {
 
     fn stopped(&mut self, obstacle: &Obstacle, message: &str, was_held: bool) {
         if was_held && matches!(obstacle, Obstacle::Unconnected(_)) {
-            // A grant that cannot be asked about: it may stand, and it can be gone on with when the way is open.
+            // The masters cannot be asked: the grant may stand, and can be adopted once they can be.
             self.clear_times();
             self.status.votes = None;
             self.set(HELD, Truth::Unknown, obstacle.reason(), message);
@@ -294,7 +287,3 @@ impl Page {
         self.set(HELD, Truth::False, obstacle.reason(), message);
     }
 }
-
-#[cfg(test)]
-#[path = "status_tests.rs"]
-mod tests;

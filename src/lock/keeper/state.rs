@@ -1,95 +1,93 @@
-//! What an actor knows of its lock: the keeper's answer to the controller.
-
-use tokio::time::Instant;
+//! What an actor knows of its lock. No IO, no clock.
 
 use redlock_engine::error::MasterFailure;
 use redlock_engine::{Error, Grant, Loss, MasterError, Owner, Reason, Released};
+use tokio::time::Instant;
 
-/// Where a lock stands, as its actor sees it.
+/// The state of a lock, as its actor knows it.
 #[derive(Clone, Debug, PartialEq)]
-pub enum State {
+pub(crate) enum State {
     /// Nothing is known yet.
     Starting,
-    /// Trying to go on with a grant that another process, or an earlier connection, made.
+    /// Trying to adopt a grant of another process, or of an earlier connection.
     Adopting {
         /// The grant.
         owner: Owner,
-        /// Why it could not be told yet whether the grant still stands.
+        /// Why it is unknown whether the grant still stands.
         trouble: Option<Trouble>,
     },
-    /// Not held, and asked for.
+    /// Not held. The actor contends for it.
     Contending {
-        /// How the last grant ended, if it ended against the holder's will.
+        /// Why the last grant ended, if it ended against the holder's will.
         lost: Option<Loss>,
-        /// What the masters last said.
+        /// The last answer of the masters.
         answer: Option<Refusal>,
     },
     /// Held by this resource.
     Held {
-        /// Who holds it.
+        /// Identity and token of the grant.
         owner: Owner,
-        /// The proof, as of the last renewal.
+        /// Proof of the lease, as of the last renewal.
         grant: Grant,
     },
-    /// What was seen of a lock that others hold.
+    /// A lock that others hold was observed.
     Observed(Sighting),
-    /// The actor was told to stop, and has.
+    /// The actor has ended.
     Ended(Ending),
 }
 
 /// Why a lock was not granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// Another holds it: the key's value, where it was read.
+pub(crate) enum Refusal {
+    /// Another holds it: the key's value, if it was read.
     Contended(Option<String>),
-    /// Too few masters gave a vote.
+    /// Too few masters voted.
     Trouble(Trouble),
 }
 
-/// Why masters do not make a majority.
+/// Why there is no majority.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
-    /// The bounded word.
-    pub reason: Reason,
-    /// For people. The same as long as the masters' states are the same, so that a status that shows it settles.
-    pub message: String,
+pub(crate) struct Trouble {
+    /// The reason as a bounded word.
+    pub(crate) reason: Reason,
+    /// Message for people. It stays the same while the masters' states do, so that status is not written again.
+    pub(crate) message: String,
 }
 
-/// What was seen of a lock that others hold.
+/// The holder of an observed lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Sighting {
+pub(crate) enum Sighting {
     /// Nobody holds it.
     Nobody,
-    /// Somebody does.
+    /// Somebody holds it.
     Somebody {
         /// The key's value.
         value: String,
         /// When its last renewal was first seen.
         renewed_at: Instant,
-        /// Until when the key is there at least, were it not renewed again; `None` for a key that never expires.
+        /// Until when the key exists at least if it is not renewed; `None` for a key that never expires.
         valid_until: Option<Instant>,
-        /// Masters that show it.
+        /// Number of masters that show this value.
         votes: usize,
     },
-    /// Too few masters answer to tell.
-    Untold(Trouble),
+    /// Too few masters answer.
+    Unknown(Trouble),
 }
 
 /// How an actor ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// There was nothing to give back.
+pub(crate) enum Ending {
+    /// There was nothing to release.
     Nothing,
-    /// Given back, with that result.
+    /// A release was sent, with this result.
     Released(Released),
-    /// Left on the masters, for another process to go on with.
+    /// The lease was left on the masters, for another process to adopt.
     Abandoned,
 }
 
 impl State {
-    /// Whether `other` tells people the same: a renewal, a vote more or less, and time passing are no news.
-    #[must_use]
-    pub fn tells_the_same(&self, other: &Self) -> bool {
+    /// Whether status shows both states alike: it need not show a renewal, a lost vote or passing time at once.
+    pub(crate) fn shows_same_as(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Held { owner: a, .. }, Self::Held { owner: b, .. }) => a == b,
             (
@@ -101,18 +99,16 @@ impl State {
     }
 
     /// Whether this resource holds the lock.
-    #[must_use]
-    pub fn is_held(&self) -> bool {
+    pub(crate) fn is_held(&self) -> bool {
         matches!(self, Self::Held { .. })
     }
 
-    /// What keeps the masters from a majority, if something does.
-    #[must_use]
-    pub fn trouble(&self) -> Option<&Trouble> {
+    /// Why there is no majority, if there is none.
+    pub(crate) fn trouble(&self) -> Option<&Trouble> {
         match self {
             Self::Adopting { trouble, .. } => trouble.as_ref(),
             Self::Contending { answer: Some(Refusal::Trouble(trouble)), .. }
-            | Self::Observed(Sighting::Untold(trouble)) => Some(trouble),
+            | Self::Observed(Sighting::Unknown(trouble)) => Some(trouble),
             _ => None,
         }
     }
@@ -124,9 +120,7 @@ impl From<&Error> for Trouble {
             Error::NoQuorum { usable, needed, masters, failures } => {
                 format!("{usable} of {masters} masters usable, {needed} needed{}", list(failures))
             }
-            Error::TooSlow { .. } => {
-                "a majority agreed, but too late for what is left of the lease to be of use".into()
-            }
+            Error::TooSlow { .. } => "a majority agreed, but too late: too little is left of the lease".into(),
             other => other.to_string(),
         };
         Self { reason: error.reason(), message }
@@ -142,15 +136,15 @@ impl From<&Error> for Refusal {
     }
 }
 
-/// The masters by name, each with what is wrong in words that do not change from one attempt to the next: the text of a
-/// refused connection and that of a slow one alternate while a master is down.
+/// The failed masters by name, each with a fixed phrase. (The errors' own texts alternate while a master is down: refused,
+/// then slow.)
 fn list(failures: &[MasterFailure]) -> String {
-    let mut masters: Vec<_> = failures.iter().map(|f| format!("{}: {}", f.master, word(&f.error))).collect();
+    let mut masters: Vec<_> = failures.iter().map(|f| format!("{}: {}", f.master, describe(&f.error))).collect();
     masters.sort_unstable();
     if masters.is_empty() { String::new() } else { format!(" ({})", masters.join("; ")) }
 }
 
-fn word(error: &MasterError) -> &'static str {
+fn describe(error: &MasterError) -> &'static str {
     match error {
         MasterError::Unreachable(_) | MasterError::Timeout => "no answer",
         MasterError::Quarantined => "kept out (not armed)",
@@ -164,8 +158,9 @@ fn word(error: &MasterError) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use redlock_engine::Token;
+
+    use super::*;
 
     fn failure(master: &str, error: MasterError) -> MasterFailure {
         MasterFailure { master: master.to_owned(), error }
@@ -194,14 +189,14 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_is_no_news_but_another_grant_is() {
+    fn a_renewal_is_shown_alike_and_another_grant_is_not() {
         let now = Instant::now();
         let held = |token, renewals| State::Held {
             owner: Owner::new("a", Token::new(token).unwrap()),
             grant: Grant { acquired_at: now, renewed_at: now, valid_until: now, votes: 5, renewals },
         };
-        assert!(held(1, 0).tells_the_same(&held(1, 9)));
-        assert!(!held(1, 0).tells_the_same(&held(2, 0)));
-        assert!(!held(1, 0).tells_the_same(&State::Contending { lost: Some(Loss::Expired), answer: None }));
+        assert!(held(1, 0).shows_same_as(&held(1, 9)));
+        assert!(!held(1, 0).shows_same_as(&held(2, 0)));
+        assert!(!held(1, 0).shows_same_as(&State::Contending { lost: Some(Loss::Expired), answer: None }));
     }
 }

@@ -1,0 +1,292 @@
+//! Reconciles, as the API server and the actors see them.
+
+mod bench;
+
+use http::StatusCode;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::*;
+use crate::api::cluster::{AllowedNamespaces, NamespacesFrom};
+use crate::api::lock::LeaseSpec;
+use crate::api::{DistributedLock, RedisLockCluster};
+use crate::contract::credentials::RootKey;
+use crate::lock::client_secret::Binding;
+use crate::lock::decide::FINALIZER;
+use crate::lock::events::LockEvent;
+use crate::lock::fixtures;
+use crate::operator::leadership::Leadership;
+use bench::{AUTH, Bench, LOCK, SECRET, SECRETS, STATUS, auth, found, refusal};
+
+fn reason(body: &Value, type_: &str) -> String {
+    let conditions = body["status"]["conditions"].as_array().unwrap();
+    let condition = conditions.iter().find(|c| c["type"] == type_).unwrap();
+    format!("{} {}", condition["status"].as_str().unwrap(), condition["reason"].as_str().unwrap())
+}
+
+fn deleted(mut lock: DistributedLock) -> DistributedLock {
+    lock.metadata.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
+    lock.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
+    lock
+}
+
+/// A cluster to which no connection is attempted: resolving names takes seconds where there is no DNS.
+fn without_masters() -> RedisLockCluster {
+    let mut cluster = fixtures::cluster();
+    cluster.spec.masters = 0;
+    cluster
+}
+
+fn removal() -> Value {
+    json!([
+        {"op": "test", "path": "/metadata/uid", "value": fixtures::UID},
+        {"op": "test", "path": "/metadata/finalizers/0", "value": FINALIZER},
+        {"op": "remove", "path": "/metadata/finalizers/0"},
+    ])
+}
+
+#[tokio::test]
+async fn what_status_shows_is_not_written_again() {
+    let bench = Bench::leading(None, vec![]);
+    let mut lock = fixtures::lock();
+    bench.reconcile(&lock).await.unwrap();
+    let asked = bench.asked();
+    assert_eq!(asked.len(), 1);
+    let (request, body) = &asked[0];
+    assert_eq!(*request, format!("PATCH {STATUS}"));
+    assert_eq!(body["status"]["phase"], "Pending");
+    assert_eq!(reason(body, "ClusterAvailable"), "False ClusterNotFound");
+    assert_eq!(body["metadata"], json!({"name": "nightly", "uid": fixtures::UID}));
+
+    bench.reconcile(&lock).await.unwrap();
+    assert_eq!(bench.writes(), [""; 0], "the store does not show the write yet");
+    lock.status = serde_json::from_value(body["status"].clone()).unwrap();
+    lock.metadata.resource_version = Some("101".to_owned());
+    bench.reconcile(&lock).await.unwrap();
+    assert_eq!(bench.writes(), [""; 0], "the store shows the write");
+}
+
+#[tokio::test]
+async fn each_obstacle_is_written_to_status() {
+    let mut narrow = fixtures::cluster();
+    narrow.spec.allowed_namespaces = Some(AllowedNamespaces { from: NamespacesFrom::Same });
+    let mut long = fixtures::lock();
+    long.spec.lease = Some(LeaseSpec { ttl: Some(Duration::from_secs(90).into()), renew_every: None });
+    let empty = found(Secret::default());
+    let (lock, cluster) = (fixtures::lock, fixtures::cluster);
+    for (lock, cluster, auth, phase, type_, expected) in [
+        (lock(), narrow, auth(), "Failed", "ConfigValid", "False NamespaceNotAllowed"),
+        (long, cluster(), auth(), "Failed", "ConfigValid", "False TtlAboveMaximum"),
+        (lock(), cluster(), refusal(StatusCode::NOT_FOUND), "Pending", "ClusterAvailable", "False AuthSecretNotFound"),
+        (lock(), cluster(), empty, "Pending", "ClusterAvailable", "False AuthSecretInvalid"),
+    ] {
+        let bench = Bench::leading(Some(cluster), vec![(format!("GET {AUTH}"), auth)]);
+        bench.reconcile(&lock).await.unwrap();
+        let (request, body) = bench.asked().pop().unwrap();
+        assert_eq!(request, format!("PATCH {STATUS}"), "{expected}");
+        assert_eq!(reason(&body, type_), expected);
+        assert_eq!(body["status"]["phase"], phase, "{expected}");
+    }
+}
+
+#[tokio::test]
+async fn an_api_server_that_fails_says_nothing_about_the_lock() {
+    let secret = (format!("GET {AUTH}"), refusal(StatusCode::INTERNAL_SERVER_ERROR));
+    let bench = Bench::leading(Some(fixtures::cluster()), vec![secret]);
+    let mut lock = fixtures::lock();
+    lock.status = Some(fixtures::held_status(17));
+    let error = bench.reconcile(&lock).await.unwrap_err();
+    assert_eq!((error.category(), error.to_string().as_str()), (Category::Api, "failed to get Secret quintet-auth"));
+    assert_eq!(bench.writes(), [""; 0], "the grant that status records may stand");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_never_answered_times_out() {
+    let bench = Bench::leading(None, vec![(format!("PATCH {STATUS}"), None)]);
+    let error = bench.reconcile(&fixtures::lock()).await.unwrap_err();
+    assert_eq!(error.category(), Category::Timeout);
+}
+
+#[tokio::test]
+async fn the_finalizer_is_added_before_anything_is_acquired_and_trouble_is_shown_by_its_reason() {
+    let mut bench = Bench::leading(Some(fixtures::cluster()), vec![(format!("GET {AUTH}"), auth())]);
+    let mut lock = fixtures::lock();
+    bench.reconcile(&lock).await.unwrap();
+    let asked = bench.asked();
+    let (request, body) = asked.iter().find(|(asked, _)| !asked.starts_with("GET ")).unwrap();
+    assert_eq!((request.as_str(), &body[2]["value"]), (format!("PATCH {LOCK}").as_str(), &json!([FINALIZER])));
+    assert!(asked.iter().any(|(asked, _)| *asked == format!("POST {SECRETS}")), "{asked:?}");
+    lock.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
+
+    bench.trouble().await;
+    bench.reconcile(&lock).await.unwrap();
+    let shown: Vec<_> =
+        asked.into_iter().chain(bench.asked()).filter(|(a, _)| *a == format!("PATCH {STATUS}")).collect();
+    let [(_, body)] = &shown[..] else { panic!("one write shows it all: {shown:?}") };
+    assert_eq!(body["status"]["phase"], "Waiting");
+    assert_eq!(reason(body, "Held"), "False NoQuorum");
+    assert_eq!(reason(body, "ClusterAvailable"), "False NoQuorum");
+    bench.reconcile(&lock).await.unwrap();
+    assert_eq!(bench.writes(), [""; 0], "the Secret is written once");
+}
+
+#[tokio::test]
+async fn a_foreign_secret_is_not_touched_and_reported() {
+    let foreign = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "x"}});
+    let answers = vec![(format!("GET {AUTH}"), auth()), (format!("GET {SECRET}"), found(foreign))];
+    let mut bench = Bench::leading(Some(fixtures::cluster()), answers);
+    let lock = fixtures::lock();
+    bench.reconcile(&lock).await.unwrap();
+    bench.trouble().await;
+    bench.reconcile(&lock).await.unwrap();
+    let asked = bench.asked();
+    assert!(!asked.iter().any(|(asked, _)| asked.contains("secrets") && !asked.starts_with("GET ")), "{asked:?}");
+    assert_eq!(reason(&asked.last().unwrap().1, "ConfigValid"), "False NameConflict");
+}
+
+#[tokio::test]
+async fn a_deleted_lock_is_finalized_though_its_cluster_is_gone() {
+    let mut bench = Bench::leading(None, vec![]);
+    let mut lock = deleted(fixtures::lock());
+    lock.status = Some(fixtures::held_status(17));
+    bench.reconcile(&lock).await.unwrap();
+    assert_eq!(bench.asked().pop(), Some((format!("PATCH {LOCK}"), removal())));
+    assert!(matches!(bench.sent_events()[..], [LockEvent::LeftToExpire(_)]));
+}
+
+#[tokio::test]
+async fn a_deleted_lock_is_finalized_though_the_masters_its_secret_and_permissions_are_gone() {
+    for code in [StatusCode::NOT_FOUND, StatusCode::INTERNAL_SERVER_ERROR] {
+        let answers =
+            vec![(format!("GET {AUTH}"), refusal(code)), (format!("GET {SECRET}"), refusal(StatusCode::FORBIDDEN))];
+        let bench = Bench::leading(Some(fixtures::cluster()), answers);
+        bench.reconcile(&deleted(fixtures::lock())).await.unwrap();
+        assert_eq!(bench.writes(), [format!("PATCH {LOCK}")], "{code}");
+    }
+}
+
+#[tokio::test]
+async fn an_object_that_is_gone_needs_no_finalizer_removed() {
+    let bench = Bench::leading(None, vec![(format!("PATCH {LOCK}"), refusal(StatusCode::NOT_FOUND))]);
+    assert_eq!(bench.reconcile(&deleted(fixtures::lock())).await.unwrap(), Action::await_change());
+}
+
+#[tokio::test]
+async fn the_last_lock_of_a_namespace_takes_the_secret_for_clients_with_it() {
+    let own = Binding::of(&fixtures::lock())
+        .secret(&fixtures::cluster(), &RootKey::generate().client_password("billing"))
+        .metadata;
+    let metadata = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": own});
+    let done = found(json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}));
+    let answers = vec![(format!("GET {SECRET}"), found(metadata)), (format!("DELETE {SECRET}"), done)];
+    let mut bench = Bench::leading(None, answers);
+    let mut other = fixtures::observed_lock();
+    other.metadata.name = Some("other".to_owned());
+    other.metadata.uid = Some("another".to_owned());
+    bench.feeds.locks.take(watcher::Event::Apply(fixtures::watched(other.clone())));
+    bench.reconcile(&deleted(fixtures::lock())).await.unwrap();
+    assert_eq!(bench.writes(), [format!("PATCH {LOCK}")], "the other lock needs it");
+
+    bench.feeds.locks.take(watcher::Event::Apply(fixtures::watched(deleted(other))));
+    bench.reconcile(&deleted(fixtures::lock())).await.unwrap();
+    assert_eq!(bench.writes(), [format!("DELETE {SECRET}"), format!("PATCH {LOCK}")]);
+}
+
+#[tokio::test]
+async fn an_object_that_cannot_be_read_can_be_deleted() {
+    let mut bench = Bench::leading(None, vec![]);
+    let metadata = deleted(fixtures::lock()).metadata;
+    let object =
+        json!({"apiVersion": "redlock.dev/v1alpha1", "kind": "DistributedLock", "metadata": metadata, "spec": {}});
+    let object: WatchedLock = serde_json::from_value(object).unwrap();
+    assert!(object.0.is_err());
+    reconcile(Arc::new(object), Arc::clone(&bench.reconciler)).await.unwrap();
+    assert_eq!(bench.asked().pop(), Some((format!("PATCH {LOCK}"), removal())));
+    assert!(matches!(bench.sent_events()[..], [LockEvent::LeftToExpire(_)]));
+}
+
+#[tokio::test]
+async fn a_follower_writes_nothing() {
+    let follower = || Leadership::new(watch::channel(None).1);
+    let mut held = fixtures::lock();
+    held.status = Some(fixtures::held_status(17));
+    for lock in [fixtures::lock(), fixtures::observed_lock(), deleted(fixtures::lock()), held] {
+        for cluster in [None, Some(fixtures::cluster())] {
+            let bench = Bench::new(follower(), cluster, vec![(format!("GET {AUTH}"), auth())]);
+            bench.reconcile(&lock).await.unwrap();
+            assert_eq!(bench.writes(), [""; 0]);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_term_ends_meanwhile_writes_no_status_and_does_not_fail() {
+    let (_term, leadership) = watch::channel(Some(Instant::now() + Duration::from_secs(5)));
+    let answers = vec![(format!("GET {AUTH}"), auth()), (format!("GET {SECRET}"), None)];
+    let bench = Bench::new(Leadership::new(leadership), Some(without_masters()), answers);
+    // The request for the Secret times out after the term.
+    assert_eq!(bench.reconcile(&fixtures::lock()).await.unwrap(), Action::await_change());
+    assert_eq!(bench.writes(), [format!("PATCH {LOCK}")], "the finalizer, while it led");
+}
+
+#[tokio::test]
+async fn a_changed_cluster_triggers_its_locks_and_a_list_of_clusters_triggers_all() {
+    let mut bench = Bench::leading(Some(fixtures::cluster()), vec![]);
+    let mut elsewhere = fixtures::lock();
+    elsewhere.metadata.name = Some("elsewhere".to_owned());
+    elsewhere.spec.cluster_ref.name = "other".to_owned();
+    for lock in [fixtures::lock(), elsewhere] {
+        bench.feeds.locks.take(watcher::Event::Apply(fixtures::watched(lock)));
+    }
+    let mut triggered = Box::pin(locks_of_changed_clusters(&bench.reconciler.ctx.watches));
+    let mut names = || {
+        let mut names: Vec<_> =
+            std::iter::from_fn(|| triggered.next().now_or_never().flatten()).map(|lock| lock.name).collect();
+        names.sort_unstable();
+        names
+    };
+    assert_eq!(names(), ["elsewhere", "nightly"], "the first list");
+    let cluster = || fixtures::watched_cluster(fixtures::cluster());
+    for change in [watcher::Event::Apply(cluster()), watcher::Event::Delete(cluster())] {
+        bench.feeds.clusters.take(change);
+        assert_eq!(names(), ["nightly"]);
+    }
+    bench.feeds.clusters.list([cluster()]);
+    assert_eq!(names(), ["elsewhere", "nightly"]);
+}
+
+#[tokio::test]
+async fn what_is_listed_and_what_changes_is_reconciled_until_the_controller_is_shut_down() {
+    let mut bench = Bench::leading(None, vec![]);
+    let (ctx, shutdown) = (bench.reconciler.ctx.clone(), CancellationToken::new());
+    ctx.health.awaits(LOCK_CONTROLLER, "the first list");
+    bench.feeds.locks.list([fixtures::watched(fixtures::lock())]);
+    let running = tokio::spawn(run(ctx.clone(), shutdown.clone()));
+    let status = format!("PATCH {STATUS}");
+    assert_eq!(reason(&bench.until_asked(&status).await, "ClusterAvailable"), "False ClusterNotFound");
+    assert_eq!(ctx.health.readiness(), Ok(()));
+    bench.feeds.clusters.take(watcher::Event::Apply(fixtures::watched_cluster(fixtures::cluster())));
+    assert_eq!(reason(&bench.until_asked(&status).await, "ClusterAvailable"), "False AuthSecretNotFound");
+    let mut other = fixtures::lock();
+    other.metadata.resource_version = Some("101".to_owned());
+    other.spec.cluster_ref.name = "other".to_owned();
+    bench.feeds.locks.take(watcher::Event::Apply(fixtures::watched(other)));
+    assert_eq!(reason(&bench.until_asked(&status).await, "ClusterAvailable"), "False ClusterNotFound");
+    shutdown.cancel();
+    running.await.unwrap();
+}
+
+#[tokio::test]
+async fn the_actor_of_a_lock_that_is_gone_is_ended() {
+    let mut bench = Bench::leading(Some(without_masters()), vec![(format!("GET {AUTH}"), auth())]);
+    let lock = fixtures::lock();
+    bench.feeds.locks.take(watcher::Event::Apply(fixtures::watched(lock.clone())));
+    bench.reconcile(&lock).await.unwrap();
+    cleanup::clean_up(&bench.reconciler).await;
+    assert!(bench.reconciler.keeper.state(fixtures::UID).is_some());
+    bench.feeds.locks.take(watcher::Event::Delete(fixtures::watched(lock)));
+    cleanup::clean_up(&bench.reconciler).await;
+    assert_eq!(bench.reconciler.keeper.state(fixtures::UID), None);
+}

@@ -1,0 +1,227 @@
+//! Decides what is done with a lock. No IO, no clock.
+
+use std::time::Duration;
+
+use kube::Resource as _;
+use redlock_engine::{LeaseOptions, LockKey, Owner, Renewal};
+
+use super::connections::Unconnected;
+use super::identity::{identity, recorded_owner};
+use super::keeper::state::State;
+use super::look_up::Snapshot;
+use crate::api::{DistributedLock, RedisLockCluster};
+use crate::duration::format;
+
+/// The finalizer: a deleted lock stays until it is released.
+pub(crate) const FINALIZER: &str = "redlock.dev/release";
+
+/// What keeps a lock from being acquired or observed, by its cause: the spec has to change, or something is missing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Obstacle {
+    /// Masters cannot have a key of this name.
+    InvalidKey(String),
+    /// The cluster does not exist.
+    ClusterNotFound,
+    /// There is no connection to the cluster.
+    Unconnected(Unconnected),
+    /// The cluster does not admit the lock's namespace.
+    NamespaceNotAllowed,
+    /// The lease is longer than the cluster allows.
+    TtlAboveMaximum {
+        /// The TTL of the spec.
+        ttl: Duration,
+        /// The cluster's `maxTTL`.
+        max: Duration,
+    },
+}
+
+/// The grant that status records: key and owner.
+pub(crate) type Recorded = (LockKey, Owner);
+
+/// What is done with a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Plan {
+    /// Nothing: another process decides, or a deleted object has nothing to release.
+    Nothing,
+    /// End the actor and leave its lease to the leader.
+    Abandon,
+    /// Renew the leader's grant.
+    Follow {
+        /// The lock.
+        key: LockKey,
+        /// Identity and terms of the lease.
+        options: LeaseOptions,
+        /// The grant.
+        owner: Owner,
+    },
+    /// Report that the object cannot be read, for this reason.
+    ReportUnreadable(String),
+    /// Release what the deleted lock holds, then remove the finalizer.
+    Finalize {
+        /// The grant that status records.
+        recorded: Option<Recorded>,
+    },
+    /// Wait until something changes, and report the obstacle. A held lock stays held.
+    Wait(Obstacle),
+    /// Release what the lock holds, and report the obstacle: its spec cannot be carried out.
+    Refuse {
+        /// What is wrong.
+        obstacle: Obstacle,
+        /// The grant that status records.
+        recorded: Option<Recorded>,
+    },
+    /// Acquire the lock and keep it.
+    Hold {
+        /// The lock.
+        key: LockKey,
+        /// Identity and terms of the lease.
+        options: LeaseOptions,
+        /// A grant to adopt.
+        adopt: Option<Owner>,
+        /// What is wrong with the spec although the lock is kept.
+        obstacle: Option<Obstacle>,
+    },
+    /// Observe who holds the lock.
+    Observe {
+        /// The lock.
+        key: LockKey,
+    },
+}
+
+// === impl Obstacle ===
+
+impl Obstacle {
+    /// The reason of a condition, as a bounded word.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::InvalidKey(_) => "InvalidKey",
+            Self::ClusterNotFound => "ClusterNotFound",
+            Self::Unconnected(why) => why.reason(),
+            Self::NamespaceNotAllowed => "NamespaceNotAllowed",
+            Self::TtlAboveMaximum { .. } => "TtlAboveMaximum",
+        }
+    }
+
+    /// Whether a spec has to change, of the lock or of its cluster.
+    pub(crate) fn is_in_spec(&self) -> bool {
+        matches!(self, Self::InvalidKey(_) | Self::NamespaceNotAllowed | Self::TtlAboveMaximum { .. })
+    }
+
+    /// What is wrong with `lock`, and how to repair it.
+    pub(crate) fn message(&self, lock: &DistributedLock) -> String {
+        let cluster = format!("{}/{}", lock.cluster_namespace(), lock.spec.cluster_ref.name);
+        match self {
+            Self::InvalidKey(why) => format!("{why}: create the lock with another spec.key"),
+            Self::ClusterNotFound => {
+                format!("there is no RedisLockCluster {cluster}: create it, or create the lock with another clusterRef")
+            }
+            Self::Unconnected(why) => why.to_string(),
+            Self::NamespaceNotAllowed => {
+                let namespace = lock.metadata.namespace.as_deref().unwrap_or_default();
+                format!(
+                    "RedisLockCluster {cluster} does not admit namespace {namespace}: \
+                     set spec.allowedNamespaces.from of the cluster to All, or use a cluster of this namespace"
+                )
+            }
+            Self::TtlAboveMaximum { ttl, max } => format!(
+                "spec.lease.ttl {} is above maxTTL {} of RedisLockCluster {cluster}: lower ttl, or raise maxTTL",
+                format(*ttl),
+                format(*max)
+            ),
+        }
+    }
+}
+
+/// What is done in this situation.
+pub(crate) fn decide(snapshot: &Snapshot) -> Plan {
+    let meta = snapshot.object.meta();
+    let is_deleted = meta.deletion_timestamp.is_some();
+    let has_finalizer = meta.finalizers.iter().flatten().any(|f| f == FINALIZER);
+    match snapshot.lock() {
+        Ok(lock) if is_deleted => decide_deleted(snapshot, lock, has_finalizer),
+        Ok(lock) if snapshot.leads => decide_as_leader(snapshot, lock),
+        Ok(lock) => decide_as_follower(snapshot, lock),
+        // It can be deleted like any other, though nobody knows what it holds.
+        Err(_) if is_deleted && has_finalizer && snapshot.leads => Plan::Finalize { recorded: None },
+        Err(_) if is_deleted => Plan::Nothing,
+        Err(why) => Plan::ReportUnreadable(why.to_owned()),
+    }
+}
+
+fn decide_deleted(snapshot: &Snapshot, lock: &DistributedLock, has_finalizer: bool) -> Plan {
+    if snapshot.leads && has_finalizer {
+        let recorded = key_of(lock).ok().and_then(|key| Some((key, recorded_owner(lock)?)));
+        return Plan::Finalize { recorded };
+    }
+    if snapshot.state.is_some() { Plan::Abandon } else { Plan::Nothing }
+}
+
+fn decide_as_leader(snapshot: &Snapshot, lock: &DistributedLock) -> Plan {
+    let recorded = recorded_owner(lock);
+    let key = match key_of(lock) {
+        Ok(key) => key,
+        Err(obstacle) => return Plan::Refuse { obstacle, recorded: None },
+    };
+    let refuse = |obstacle| Plan::Refuse { obstacle, recorded: recorded.clone().map(|owner| (key.clone(), owner)) };
+    let Some(cluster) = &snapshot.cluster else { return Plan::Wait(Obstacle::ClusterNotFound) };
+    if !admits(cluster, lock) {
+        return refuse(Obstacle::NamespaceNotAllowed);
+    }
+    let too_long = too_long(cluster, lock);
+    let is_held = snapshot.state.as_ref().map_or(recorded.is_some(), State::is_held);
+    if let (Some(obstacle), false) = (&too_long, is_held) {
+        return refuse(obstacle.clone());
+    }
+    if let Some(why) = snapshot.unconnected() {
+        return Plan::Wait(Obstacle::Unconnected(why.clone()));
+    }
+    match options_of(cluster, lock) {
+        // An invalid edit of the spec does not take a held lock away: it is kept on the longest terms that the cluster
+        // allows.
+        Some(options) => Plan::Hold { key, options, adopt: recorded, obstacle: too_long },
+        None => Plan::Observe { key },
+    }
+}
+
+fn decide_as_follower(snapshot: &Snapshot, lock: &DistributedLock) -> Plan {
+    let is_usable = |cluster: &&RedisLockCluster| admits(cluster, lock) && snapshot.unconnected().is_none();
+    let grant = snapshot
+        .cluster
+        .as_ref()
+        .filter(is_usable)
+        .and_then(|cluster| Some((key_of(lock).ok()?, options_of(cluster, lock)?, recorded_owner(lock)?)));
+    match (grant, &snapshot.state) {
+        (Some((key, options, owner)), _) => Plan::Follow { key, options, owner },
+        (None, Some(_)) => Plan::Abandon,
+        (None, None) => Plan::Nothing,
+    }
+}
+
+fn key_of(lock: &DistributedLock) -> Result<LockKey, Obstacle> {
+    let namespace = lock.metadata.namespace.as_deref().unwrap_or_default();
+    LockKey::new(namespace, &lock.key()).map_err(|why| Obstacle::InvalidKey(why.to_string()))
+}
+
+fn admits(cluster: &RedisLockCluster, lock: &DistributedLock) -> bool {
+    let own = cluster.metadata.namespace.as_deref().unwrap_or_default();
+    cluster.spec.admits(own, lock.metadata.namespace.as_deref().unwrap_or_default())
+}
+
+fn too_long(cluster: &RedisLockCluster, lock: &DistributedLock) -> Option<Obstacle> {
+    let (ttl, max) = (lock.spec.ttl(), cluster.spec.max_ttl());
+    // Without a holder the pods choose the TTL of their leases, and nobody uses this one.
+    (lock.spec.holder.is_some() && ttl > max).then_some(Obstacle::TtlAboveMaximum { ttl, max })
+}
+
+/// The terms on which the operator holds the lock; `None` if pods hold it.
+fn options_of(cluster: &RedisLockCluster, lock: &DistributedLock) -> Option<LeaseOptions> {
+    let (holder, uid) = (lock.spec.holder.as_deref()?, lock.metadata.uid.as_deref()?);
+    let ttl = lock.spec.ttl().min(cluster.spec.max_ttl());
+    let renew_every = lock.spec.renew_every().min(ttl / 2);
+    let options = LeaseOptions::new(identity(holder, uid), ttl);
+    // Every replica renews it, and each new process adopts it.
+    Some(LeaseOptions { renewal: Renewal::Every(renew_every), is_shared: true, ..options })
+}
+
+#[cfg(test)]
+mod tests;

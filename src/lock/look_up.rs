@@ -1,0 +1,90 @@
+//! Looks up what is known of a lock: its cluster, the connection to it, and the state of its actor.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Resource as _;
+use tokio::time::timeout;
+use tracing::warn;
+
+use super::connections::{Engine, Unconnected};
+use super::keeper::state::State;
+use super::reconciler::Reconciler;
+use super::subject::Subject;
+use crate::api::{DistributedLock, RedisLockCluster, WatchedLock};
+use crate::operator::api_server::Error;
+use crate::operator::error_chain;
+use crate::operator::watch::locks::cluster_ref;
+
+/// How long a reconcile waits for the first lists.
+const LIST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What is known of a lock when it is reconciled.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    /// Which lock it is.
+    pub(crate) subject: Subject,
+    /// The object.
+    pub(crate) object: Arc<WatchedLock>,
+    /// Its cluster; `None` if that does not exist, or cannot be read.
+    pub(crate) cluster: Option<RedisLockCluster>,
+    /// The connection to the cluster; `None` if it was not looked up.
+    pub(crate) connection: Option<Result<Arc<Engine>, Unconnected>>,
+    /// The state of its actor; `None` without an actor.
+    pub(crate) state: Option<State>,
+    /// Whether this process leads.
+    pub(crate) leads: bool,
+}
+
+impl Snapshot {
+    /// The lock, or why the object cannot be read as one.
+    pub(crate) fn lock(&self) -> Result<&DistributedLock, &str> {
+        self.object.0.as_ref().map_err(|invalid| invalid.error.as_str())
+    }
+
+    /// The engine, if the cluster is connected.
+    pub(crate) fn engine(&self) -> Option<&Arc<Engine>> {
+        self.connection.as_ref()?.as_ref().ok()
+    }
+
+    /// Why the cluster cannot be connected to, if it cannot.
+    pub(crate) fn unconnected(&self) -> Option<&Unconnected> {
+        self.connection.as_ref()?.as_ref().err()
+    }
+}
+
+impl Reconciler {
+    /// Looks up what is known of a lock.
+    pub(crate) async fn look_up(&self, object: Arc<WatchedLock>) -> Result<Snapshot, Error> {
+        let subject = Subject::of(&object);
+        let (cluster, connection) = match &object.0 {
+            Ok(lock) => self.look_up_cluster(lock).await?,
+            Err(_) => (None, None),
+        };
+        let state = self.keeper.state(&subject.uid);
+        Ok(Snapshot { subject, object, cluster, connection, state, leads: self.ctx.leadership.is_leader() })
+    }
+
+    async fn look_up_cluster(
+        &self,
+        lock: &DistributedLock,
+    ) -> Result<(Option<RedisLockCluster>, Option<Result<Arc<Engine>, Unconnected>>), Error> {
+        // Before the first list the store shows no cluster, though it may exist.
+        if timeout(LIST_TIMEOUT, self.ctx.watches.listed()).await.is_err() {
+            return Err(Error::Timeout { action: "list the clusters".to_owned() });
+        }
+        let reference = cluster_ref(&lock.cluster_namespace(), &lock.spec.cluster_ref.name);
+        let cluster = self.ctx.watches.clusters.get(&reference).and_then(|cluster| cluster.0.clone().ok());
+        let Some(cluster) = cluster else { return Ok((None, None)) };
+        let connection = match self.connections.engine(&cluster).await {
+            Ok(connection) => Some(connection),
+            // A deleted lock does not wait for a Secret: without it, its lease expires.
+            Err(error) if lock.meta().deletion_timestamp.is_some() => {
+                warn!(error = error_chain(&error), "a lock is finalized without its cluster's Secret");
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        Ok((Some(cluster), connection))
+    }
+}

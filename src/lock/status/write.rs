@@ -1,0 +1,71 @@
+//! Writes the status of a lock, if it changes. The only place that writes it.
+
+use serde_json::json;
+
+use super::compute::{self, Now, Times, View};
+use crate::api::DistributedLock;
+use crate::lock::act::Outcome;
+use crate::lock::decide::Obstacle;
+use crate::lock::keeper::state::State;
+use crate::lock::look_up::Snapshot;
+use crate::lock::reconciler::Reconciler;
+use crate::operator::api_server::{Category, Error};
+
+impl Reconciler {
+    /// Writes the status that follows from `outcome` and `state` (as of after the outcome) at `now`, if the API server has
+    /// another.
+    pub(crate) async fn write_status(
+        &self,
+        snapshot: &Snapshot,
+        outcome: &Outcome,
+        state: Option<&State>,
+        now: Now,
+    ) -> Result<(), Error> {
+        let (Ok(lock), Some((obstacle, name_conflict))) = (snapshot.lock(), reported(outcome)) else { return Ok(()) };
+        let (subject, schedule) = (&snapshot.subject, &self.schedule);
+        let version = lock.metadata.resource_version.clone();
+        let base = schedule.current(&subject.uid, version.as_deref(), lock.status.as_ref());
+        let view = View { lock, base: &base, obstacle, name_conflict, state };
+        let masters = snapshot.cluster.as_ref().map_or(0, |c| usize::try_from(c.spec.masters).unwrap_or(0));
+        let kept = compute::compute(&view, masters, Times::KeepUntil(schedule.deadline(&subject.uid)), now);
+        let is_transition = kept.status != base;
+        let has_times = matches!(state, Some(State::Held { .. } | State::Observed(_)));
+        let is_refreshed =
+            schedule.take_turn(&subject.uid) || (is_transition && has_times && schedule.take_spare(now.mono));
+        if is_transition && has_times && !is_refreshed {
+            // Written without times now, and with times when its turn comes.
+            schedule.renewed(subject);
+        }
+        let computed = if is_refreshed { compute::compute(&view, masters, Times::Fresh, now) } else { kept };
+        if computed.status == base {
+            return Ok(());
+        }
+        self.ctx.api.require_leadership()?;
+        if !is_refreshed {
+            schedule.spend(now.mono);
+        }
+        // With its uid: another object of the same name is refused.
+        let guard = json!({"uid": subject.uid});
+        let (namespace, name, status) = (&subject.namespace, &subject.name, &computed.status);
+        match self.ctx.api.apply_status::<DistributedLock>(namespace, name, guard, status).await {
+            Ok(_) => {
+                schedule.record_write(subject, version, computed.status, computed.deadline);
+                Ok(())
+            }
+            Err(error) if error.category() == Category::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// What status shows of an outcome: an obstacle, and why the Secret for clients is not written. `None` if this process does
+/// not report the outcome.
+fn reported(outcome: &Outcome) -> Option<(Option<&Obstacle>, Option<&str>)> {
+    match outcome {
+        Outcome::Settled | Outcome::Followed => None,
+        Outcome::Obstructed(obstacle) => Some((Some(obstacle), None)),
+        Outcome::Assigned { obstacle, client_secret } => {
+            Some((obstacle.as_ref(), client_secret.as_ref().ok().and_then(Option::as_deref)))
+        }
+    }
+}
