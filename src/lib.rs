@@ -14,7 +14,11 @@
 //! - [`api`]: the kinds `RedisLockCluster` and `DistributedLock`
 //! - `duration`, `openmetrics`: durations and metrics in their text formats
 
+// What nobody outside can use is closed, so that dead code shows.
+#![warn(unreachable_pub)]
+
 pub mod agent;
+#[allow(unreachable_pub)] // The lint is wrong about types from which kube derives.
 pub mod api;
 pub mod cli;
 mod cluster;

@@ -8,7 +8,7 @@ use crate::api::crds;
 
 /// Why the definitions could not be written.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(super) enum Error {
     /// They cannot be written as YAML.
     #[error("failed to write a CustomResourceDefinition as YAML: {0}")]
     Yaml(#[from] serde_yaml::Error),
@@ -26,7 +26,7 @@ pub enum Error {
 }
 
 /// Writes the definitions to files in `out`, or as chart templates to files in `chart`, or to standard output.
-pub fn write(out: Option<&Path>, chart: Option<&Path>) -> Result<(), Error> {
+pub(super) fn write(out: Option<&Path>, chart: Option<&Path>) -> Result<(), Error> {
     match (out, chart) {
         (Some(dir), _) => write_files(dir, crds::to_yaml),
         (None, Some(dir)) => write_files(dir, crds::to_chart_template),

@@ -8,7 +8,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 /// Options of the log.
 #[derive(Debug, Args)]
-pub struct LogArgs {
+pub(super) struct LogArgs {
     /// Format of the log.
     #[arg(long, env = "REDLOCK_LOG_FORMAT", value_enum, default_value_t = Format::Text)]
     log_format: Format,
@@ -32,7 +32,7 @@ fn parse_filter(text: &str) -> Result<String, String> {
 
 impl LogArgs {
     /// Starts logging.
-    pub fn init(&self) {
+    pub(super) fn init(&self) {
         let plain = tracing_subscriber::fmt()
             .with_env_filter(EnvFilter::new(&self.log_level))
             .with_writer(stderr)

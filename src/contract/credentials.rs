@@ -11,34 +11,34 @@ use k8s_openapi::api::core::v1::Secret;
 use sha2::{Digest, Sha256};
 
 /// Key of the root key within the Secret.
-pub const ROOT_KEY: &str = "key";
+pub(crate) const ROOT_KEY: &str = "key";
 /// Key of the servers' configuration within the Secret, and name of the mounted file.
-pub const CONFIG_KEY: &str = "redis.conf";
+pub(crate) const CONFIG_KEY: &str = "redis.conf";
 
 /// The secret of a cluster, from which all its passwords follow: 32 random bytes.
 #[derive(Clone, PartialEq, Eq)]
-pub struct RootKey([u8; 32]);
+pub(crate) struct RootKey([u8; 32]);
 
 /// A password. It is shown by [`Password::expose`] alone.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Password(String);
+pub(crate) struct Password(String);
 
 /// A Secret without a usable root key.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("Secret {0} has no usable {ROOT_KEY}: 32 bytes in base64url are needed")]
-pub struct UnusableKey(String);
+pub(crate) struct UnusableKey(String);
 
 // === impl RootKey ===
 
 impl RootKey {
     /// A new key from the system's random source.
     #[must_use]
-    pub fn generate() -> Self {
+    pub(crate) fn generate() -> Self {
         Self(rand::random())
     }
 
     /// The key that a Secret carries.
-    pub fn from_secret(secret: &Secret) -> Result<Self, UnusableKey> {
+    pub(crate) fn from_secret(secret: &Secret) -> Result<Self, UnusableKey> {
         let unusable = || UnusableKey(secret.metadata.name.clone().unwrap_or_default());
         let text = secret.data.as_ref().and_then(|data| data.get(ROOT_KEY)).ok_or_else(unusable)?;
         let bytes = URL_SAFE_NO_PAD.decode(text.0.trim_ascii()).map_err(|_| unusable())?;
@@ -47,19 +47,19 @@ impl RootKey {
 
     /// The text that a Secret carries.
     #[must_use]
-    pub fn to_text(&self) -> String {
+    pub(crate) fn to_text(&self) -> String {
         URL_SAFE_NO_PAD.encode(self.0)
     }
 
     /// Password of the operator on every master.
     #[must_use]
-    pub fn operator_password(&self) -> Password {
+    pub(crate) fn operator_password(&self) -> Password {
         self.derive("operator")
     }
 
     /// Password of the clients of a namespace on every master.
     #[must_use]
-    pub fn client_password(&self, namespace: &str) -> Password {
+    pub(crate) fn client_password(&self, namespace: &str) -> Password {
         self.derive(&format!("client/{namespace}"))
     }
 
@@ -82,14 +82,14 @@ impl fmt::Debug for RootKey {
 impl Password {
     /// The text itself: for a login, or a Secret.
     #[must_use]
-    pub fn expose(&self) -> &str {
+    pub(crate) fn expose(&self) -> &str {
         &self.0
     }
 
     /// Its SHA-256 in hexadecimal, which Redis takes instead of the password. A derived password has 256 random bits, so
     /// its digest gives nothing away.
     #[must_use]
-    pub fn digest(&self) -> String {
+    pub(crate) fn digest(&self) -> String {
         hexadecimal(&Sha256::digest(self.0.as_bytes()))
     }
 }

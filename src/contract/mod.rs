@@ -10,5 +10,5 @@
 //! [`redlock_engine::permissions`].
 
 pub(crate) mod client_secret;
-pub mod credentials;
-pub mod names;
+pub(crate) mod credentials;
+pub(crate) mod names;

@@ -7,41 +7,42 @@ use kube::ResourceExt;
 use crate::api::RedisLockCluster;
 
 /// Field manager of every object that the operator applies.
-pub const MANAGER: &str = "redlock-operator";
+pub(crate) const MANAGER: &str = "redlock-operator";
 /// Field manager of every status that the operator applies.
-pub const STATUS_MANAGER: &str = "redlock-operator/status";
+pub(crate) const STATUS_MANAGER: &str = "redlock-operator/status";
 
 /// Label: name of the cluster that an object belongs to.
-pub const CLUSTER_LABEL: &str = "redlock.dev/cluster";
+pub(crate) const CLUSTER_LABEL: &str = "redlock.dev/cluster";
 /// Label: name of the master that a pod or Service belongs to.
-pub const MASTER_LABEL: &str = "redlock.dev/master";
+pub(crate) const MASTER_LABEL: &str = "redlock.dev/master";
 /// Annotation of a master's Service: when its first pod was about to be created. It tells a master that was never started from one
 /// whose record in the cluster's status was lost.
-pub const STARTED_AT_ANNOTATION: &str = "redlock.dev/started-at";
+pub(crate) const STARTED_AT_ANNOTATION: &str = "redlock.dev/started-at";
 /// Annotation of a pod: digest of everything that it was made from, so that a changed spec is noticed.
-pub const SPEC_HASH_ANNOTATION: &str = "redlock.dev/spec-hash";
+pub(crate) const SPEC_HASH_ANNOTATION: &str = "redlock.dev/spec-hash";
 /// Label selector of all pods and Services of masters.
-pub const MASTER_SELECTOR: &str = "app.kubernetes.io/managed-by=redlock-operator,app.kubernetes.io/name=redlock-master";
+pub(crate) const MASTER_SELECTOR: &str =
+    "app.kubernetes.io/managed-by=redlock-operator,app.kubernetes.io/name=redlock-master";
 
 /// Port of every master.
-pub const REDIS_PORT: u16 = 6379;
+pub(crate) const REDIS_PORT: u16 = 6379;
 /// ACL user of the operator on every master.
-pub const OPERATOR_USER: &str = "operator";
+pub(crate) const OPERATOR_USER: &str = "operator";
 /// What the ACL users of client namespaces begin with.
-pub const CLIENT_USER_PREFIX: &str = "ns-";
+pub(crate) const CLIENT_USER_PREFIX: &str = "ns-";
 /// In place of a namespace: all of them. The operator keeps locks as this client, and so, like any other, only on masters that
 /// are armed: as their administrator it could write to one that must start empty.
-pub const EVERY_NAMESPACE: &str = "*";
+pub(crate) const EVERY_NAMESPACE: &str = "*";
 
 /// Name of a master, its pod and its Service.
 #[must_use]
-pub fn master(cluster: &str, index: usize) -> String {
+pub(crate) fn master(cluster: &str, index: usize) -> String {
     format!("{cluster}-{index}")
 }
 
 /// Names of all masters of a cluster, in order.
 #[must_use]
-pub fn masters(cluster: &RedisLockCluster) -> Vec<String> {
+pub(crate) fn masters(cluster: &RedisLockCluster) -> Vec<String> {
     let count = usize::try_from(cluster.spec.masters).unwrap_or(0);
     (0..count).map(|index| master(&cluster.name_any(), index)).collect()
 }
@@ -49,31 +50,31 @@ pub fn masters(cluster: &RedisLockCluster) -> Vec<String> {
 /// Where clients find a master: its Service. Without a cluster domain, which differs between Kubernetes clusters: the search
 /// path of every pod adds it.
 #[must_use]
-pub fn address(master: &str, namespace: &str) -> String {
+pub(crate) fn address(master: &str, namespace: &str) -> String {
     format!("{master}.{namespace}.svc:{REDIS_PORT}")
 }
 
 /// Name of the Secret with the cluster's root key and the servers' configuration.
 #[must_use]
-pub fn auth_secret(cluster: &str) -> String {
+pub(crate) fn auth_secret(cluster: &str) -> String {
     format!("{cluster}-auth")
 }
 
 /// Name of the Secret that tells the clients of a namespace where the cluster is and how to log in.
 #[must_use]
-pub fn client_secret(cluster: &str) -> String {
+pub(crate) fn client_secret(cluster: &str) -> String {
     format!("{cluster}-client")
 }
 
 /// ACL user of the clients of a namespace.
 #[must_use]
-pub fn client_user(namespace: &str) -> String {
+pub(crate) fn client_user(namespace: &str) -> String {
     format!("{CLIENT_USER_PREFIX}{namespace}")
 }
 
 /// Labels of an object of a cluster; of a master's, with the name of the master.
 #[must_use]
-pub fn labels(cluster: &str, master: Option<&str>) -> BTreeMap<String, String> {
+pub(crate) fn labels(cluster: &str, master: Option<&str>) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::from([
         ("app.kubernetes.io/managed-by".to_owned(), MANAGER.to_owned()),
         (CLUSTER_LABEL.to_owned(), cluster.to_owned()),

@@ -20,20 +20,27 @@ const ELLIPSIS: &str = "…";
 
 /// Publishes Events. Cheap to clone; clones share the aggregation of repeated ones.
 #[derive(Clone)]
-pub struct Events {
+pub(crate) struct Events {
     recorder: Recorder,
 }
 
 impl Events {
     /// Publishes through `recorder`.
     #[must_use]
-    pub fn new(recorder: Recorder) -> Self {
+    pub(crate) fn new(recorder: Recorder) -> Self {
         Self { recorder }
     }
 
     /// Publishes an Event about `object`. Takes at most 5 s. A failure is logged only: an Event must not hold up what it is
     /// about (a terminating namespace refuses Events). A text that is too long is shortened.
-    pub async fn publish(&self, object: &ObjectReference, kind: EventType, reason: &str, action: &str, note: String) {
+    pub(crate) async fn publish(
+        &self,
+        object: &ObjectReference,
+        kind: EventType,
+        reason: &str,
+        action: &str,
+        note: String,
+    ) {
         let event = Event {
             type_: kind,
             reason: shorten(reason, MAX_WORD_BYTES),

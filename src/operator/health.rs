@@ -11,17 +11,17 @@ use tokio::time::Instant;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The controller of `RedisLockCluster`, as a part of the process.
-pub const CLUSTER_CONTROLLER: &str = "cluster controller";
+pub(crate) const CLUSTER_CONTROLLER: &str = "cluster controller";
 /// The controller of `DistributedLock`, as a part of the process.
-pub const LOCK_CONTROLLER: &str = "lock controller";
+pub(crate) const LOCK_CONTROLLER: &str = "lock controller";
 /// The watch of `RedisLockCluster`, as a part of the process.
-pub const CLUSTER_WATCH: &str = "cluster watch";
+pub(crate) const CLUSTER_WATCH: &str = "cluster watch";
 /// The watch of `DistributedLock`, as a part of the process.
-pub const LOCK_WATCH: &str = "lock watch";
+pub(crate) const LOCK_WATCH: &str = "lock watch";
 
 /// What the probes report. Cheap to clone; clones share the state.
 #[derive(Clone, Debug)]
-pub struct Health {
+pub(crate) struct Health {
     state: Arc<Mutex<State>>,
 }
 
@@ -37,7 +37,7 @@ struct State {
 impl Health {
     /// Alive and ready.
     #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let state = State { last_beat: Instant::now(), ended: None, awaited: BTreeMap::new() };
         Self { state: Arc::new(Mutex::new(state)) }
     }
@@ -48,27 +48,27 @@ impl Health {
     }
 
     /// A heartbeat of the supervisor.
-    pub fn beat(&self) {
+    pub(crate) fn beat(&self) {
         self.with(|state| state.last_beat = Instant::now());
     }
 
     /// A part of the process has ended, which must not happen: the process is not alive any more.
-    pub fn ended(&self, part: &str) {
+    pub(crate) fn ended(&self, part: &str) {
         self.with(|state| state.ended = Some(part.to_owned()));
     }
 
     /// The process is not ready: `part` waits for `what`.
-    pub fn awaits(&self, part: &'static str, what: impl Into<String>) {
+    pub(crate) fn awaits(&self, part: &'static str, what: impl Into<String>) {
         self.with(|state| drop(state.awaited.insert(part, what.into())));
     }
 
     /// `part` is ready.
-    pub fn arrived(&self, part: &'static str) {
+    pub(crate) fn arrived(&self, part: &'static str) {
         self.with(|state| drop(state.awaited.remove(part)));
     }
 
     /// Reports `part` as ready when `lists` ends. Never ends itself, so that it can run beside a part that must not end.
-    pub async fn arrive_with<E>(&self, part: &'static str, lists: impl Future<Output = Result<(), E>>) {
+    pub(crate) async fn arrive_with<E>(&self, part: &'static str, lists: impl Future<Output = Result<(), E>>) {
         if lists.await.is_ok() {
             self.arrived(part);
         }
@@ -76,7 +76,7 @@ impl Health {
     }
 
     /// Whether the process is alive; if not, why not.
-    pub fn liveness(&self) -> Result<(), String> {
+    pub(crate) fn liveness(&self) -> Result<(), String> {
         self.with(|state| {
             if let Some(part) = &state.ended {
                 return Err(format!("{part} has ended"));
@@ -87,7 +87,7 @@ impl Health {
     }
 
     /// Whether the process is ready; if not, why not.
-    pub fn readiness(&self) -> Result<(), String> {
+    pub(crate) fn readiness(&self) -> Result<(), String> {
         self.with(|state| {
             let awaited: Vec<_> = state.awaited.iter().map(|(part, what)| format!("{part} awaits {what}")).collect();
             if awaited.is_empty() { Ok(()) } else { Err(awaited.join("; ")) }

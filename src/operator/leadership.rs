@@ -2,43 +2,44 @@
 
 use futures::{Stream, StreamExt, stream};
 use tokio::sync::watch;
-use tokio::time::{Duration, Instant};
+use tokio::time::Instant;
 
 /// Until when this process leads; `None` while it does not.
 ///
 /// An instant and not a flag: the task that would clear the flag may sleep (a stopped process, a starved runtime) while
 /// another process takes over. The instant lies before the earliest moment at which another process can lead.
-pub type Term = Option<Instant>;
+pub(crate) type Term = Option<Instant>;
 
 /// Whether this process leads. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Leadership {
+pub(crate) struct Leadership {
     term: watch::Receiver<Term>,
 }
 
 impl Leadership {
     /// A leadership that follows `term`. (The [lease task](super::lease) owns the sender.)
     #[must_use]
-    pub fn new(term: watch::Receiver<Term>) -> Self {
+    pub(crate) fn new(term: watch::Receiver<Term>) -> Self {
         Self { term }
     }
 
     /// A leadership that never ends, for tests.
+    #[cfg(test)]
     #[must_use]
     pub fn always() -> Self {
-        const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+        const FAR: std::time::Duration = std::time::Duration::from_secs(30 * 365 * 24 * 3600);
         Self::new(watch::channel(Some(Instant::now() + FAR)).1)
     }
 
     /// Whether this process leads right now, by its own monotonic clock. Needs no network and does not wait.
     #[must_use]
-    pub fn is_leader(&self) -> bool {
+    pub(crate) fn is_leader(&self) -> bool {
         leads(*self.term.borrow())
     }
 
     /// Whether this process leads, at each change after the call. A renewed term is no change. The end of a term that is
     /// not renewed shows only in [`Self::is_leader`]; it ends the process.
-    pub fn changes(&self) -> impl Stream<Item = bool> + Send + 'static {
+    pub(crate) fn changes(&self) -> impl Stream<Item = bool> + Send + 'static {
         let mut term = self.term.clone();
         let known = leads(*term.borrow_and_update());
         stream::unfold((term, known), |(mut term, known)| async move {
@@ -54,7 +55,7 @@ impl Leadership {
     }
 
     /// Ends when this process leads. Never ends if the lease task has ended before.
-    pub async fn wait_until_leader(&self) {
+    pub(crate) async fn wait_until_leader(&self) {
         let mut term = self.term.clone();
         if term.wait_for(|&term| leads(term)).await.is_err() {
             std::future::pending::<()>().await;
@@ -70,7 +71,7 @@ fn leads(term: Term) -> bool {
 mod tests {
     use super::*;
 
-    const TERM: Duration = Duration::from_secs(9);
+    const TERM: std::time::Duration = std::time::Duration::from_secs(9);
 
     #[tokio::test(start_paused = true)]
     async fn a_term_ends_by_the_clock_though_nobody_ends_it() {

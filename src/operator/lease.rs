@@ -18,15 +18,15 @@ use tracing::{info, warn};
 use super::leadership::{Leadership, Term};
 
 /// How long the others wait after they last saw the record change.
-pub const DURATION: Duration = Duration::from_secs(15);
+pub(crate) const DURATION: Duration = Duration::from_secs(15);
 /// How long a leader leads after it sent its last successful write.
-pub const RENEW_DEADLINE: Duration = Duration::from_secs(9);
+pub(crate) const RENEW_DEADLINE: Duration = Duration::from_secs(9);
 /// Time from the start of one attempt to the start of the next; up to [`JITTER`] longer.
 const RETRY: Duration = Duration::from_secs(2);
 /// Spreads the attempts of several candidates.
 const JITTER: Duration = Duration::from_millis(400);
 /// Timeout of an attempt.
-pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 
 // A leader stops before another may begin, even if its last attempt and a pause are added to the deadline.
 const _: () = assert!(
@@ -36,7 +36,7 @@ const _: () = assert!(
 
 /// Why this process does not lead any more.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum Error {
+pub(crate) enum Error {
     /// The record could not be renewed in time.
     #[error("the Lease could not be renewed for {RENEW_DEADLINE:?}")]
     Expired,
@@ -136,7 +136,7 @@ impl LeaseCandidate {
     /// A candidate for the Lease `name` of `namespace`, and its leadership as the rest of the process sees it. `client`
     /// should be used by nobody else: renewals must not queue behind other requests. `identity` must be unique to the pod.
     #[must_use]
-    pub fn new(client: Client, namespace: &str, name: &str, identity: String) -> (Self, Leadership) {
+    pub(crate) fn new(client: Client, namespace: &str, name: &str, identity: String) -> (Self, Leadership) {
         let (term, leadership) = watch::channel(None);
         let api = Api::namespaced(client, namespace);
         (Self { api, name: name.to_owned(), identity, term, seen: None }, Leadership::new(leadership))
@@ -145,7 +145,7 @@ impl LeaseCandidate {
     /// Contends for the Lease and renews it, until `release`; then releases it, so that another process takes over at once.
     /// From `drain` on it does not take the Lease. An error means that this process led and does not any more: it must end,
     /// because another process may now decide differently.
-    pub async fn run(mut self, drain: CancellationToken, release: CancellationToken) -> Result<(), Error> {
+    pub(crate) async fn run(mut self, drain: CancellationToken, release: CancellationToken) -> Result<(), Error> {
         let mut leader = String::new();
         loop {
             let next = Instant::now() + RETRY + JITTER.mul_f64(rand::random());

@@ -25,7 +25,7 @@ const RECONCILE_BUCKETS: [f64; 9] = [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0,
 /// Labels have few values: a controller, a kind, a word for a result. `namespace` and `name` stand for objects that exist;
 /// [`Self::forget_cluster`] and [`Self::forget_lock`] remove them.
 #[derive(Clone)]
-pub struct Metrics {
+pub(crate) struct Metrics {
     families: Arc<Families>,
     registry: Arc<Registry>,
 }
@@ -171,36 +171,36 @@ fn gauge_value(count: usize) -> i64 {
 impl Metrics {
     /// All metrics, in the `OpenMetrics` text format.
     #[must_use]
-    pub fn render(&self) -> String {
+    pub(crate) fn render(&self) -> String {
         openmetrics::render(&self.registry)
     }
 
     /// Counts a reconcile of `controller` (`cluster` or `lock`) that took `took`. `error`: the category of its error.
-    pub fn reconciled(&self, controller: &'static str, error: Option<&'static str>, took: Duration) {
+    pub(crate) fn reconciled(&self, controller: &'static str, error: Option<&'static str>, took: Duration) {
         let result = error.unwrap_or(OK);
         self.families.reconciles.get_or_create(&ByReconcile { controller, result }).inc();
         self.families.reconcile_time.get_or_create(&ByController { controller }).observe(took.as_secs_f64());
     }
 
     /// Counts a failure of the watch of `kind`: the API server answered with an error, or not at all.
-    pub fn watch_failed(&self, kind: &str) {
+    pub(crate) fn watch_failed(&self, kind: &str) {
         self.families.watch_errors.get_or_create(&ByKind { kind: kind.to_owned() }).inc();
     }
 
     /// Whether this process leads.
-    pub fn set_leader(&self, leads: bool) {
+    pub(crate) fn set_leader(&self, leads: bool) {
         self.families.leader.set(i64::from(leads));
     }
 
     /// How many of the masters of a cluster are armed.
-    pub fn set_masters(&self, namespace: &str, cluster: &str, armed: usize, masters: usize) {
+    pub(crate) fn set_masters(&self, namespace: &str, cluster: &str, armed: usize, masters: usize) {
         let object = ByObject::new(namespace, cluster);
         self.families.cluster_masters_armed.get_or_create(&object).set(gauge_value(armed));
         self.families.cluster_masters.get_or_create(&object).set(gauge_value(masters));
     }
 
     /// Forgets a deleted cluster.
-    pub fn forget_cluster(&self, namespace: &str, cluster: &str) {
+    pub(crate) fn forget_cluster(&self, namespace: &str, cluster: &str) {
         let object = ByObject::new(namespace, cluster);
         self.families.cluster_masters_armed.remove(&object);
         self.families.cluster_masters.remove(&object);
@@ -208,32 +208,32 @@ impl Metrics {
     }
 
     /// Counts a master of a cluster that went away or lost its data.
-    pub fn master_crashed(&self, namespace: &str, cluster: &str) {
+    pub(crate) fn master_crashed(&self, namespace: &str, cluster: &str) {
         self.families.master_crashes.get_or_create(&ByObject::new(namespace, cluster)).inc();
     }
 
     /// Whether the operator holds the lock for its `DistributedLock`.
-    pub fn set_held(&self, namespace: &str, lock: &str, held: bool) {
+    pub(crate) fn set_held(&self, namespace: &str, lock: &str, held: bool) {
         self.families.lock_held.get_or_create(&ByObject::new(namespace, lock)).set(i64::from(held));
     }
 
     /// Forgets a deleted lock.
-    pub fn forget_lock(&self, namespace: &str, lock: &str) {
+    pub(crate) fn forget_lock(&self, namespace: &str, lock: &str) {
         self.families.lock_held.remove(&ByObject::new(namespace, lock));
     }
 
     /// Counts an attempt to acquire a lock. `result`: `Acquired`, or the word of a [`redlock_engine::Reason`].
-    pub fn acquisition(&self, result: &'static str) {
+    pub(crate) fn acquisition(&self, result: &'static str) {
         self.families.acquisitions.get_or_create(&ByResult { result }).inc();
     }
 
     /// Counts renewals of held leases.
-    pub fn renewals(&self, count: u64) {
+    pub(crate) fn renewals(&self, count: u64) {
         self.families.renewals.inc_by(count);
     }
 
     /// Counts a lock that was lost, by reason (`Expired` or `Taken`).
-    pub fn lost(&self, reason: &'static str) {
+    pub(crate) fn lost(&self, reason: &'static str) {
         self.families.losses.get_or_create(&ByReason { reason }).inc();
     }
 }

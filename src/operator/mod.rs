@@ -7,11 +7,11 @@
 //! - [`events`]: Kubernetes Events; [`metrics`]: what is counted; [`health`]: what the probes are told
 
 pub(crate) mod api_server;
-pub mod events;
-pub mod health;
-pub mod leadership;
-pub mod lease;
-pub mod metrics;
+pub(crate) mod events;
+pub(crate) mod health;
+pub(crate) mod leadership;
+pub(crate) mod lease;
+pub(crate) mod metrics;
 pub(crate) mod watch;
 
 use kube::runtime::{controller, watcher};
@@ -25,7 +25,7 @@ use watch::Watches;
 
 /// What both controllers share. Cheap to clone.
 #[derive(Clone)]
-pub struct Context {
+pub(crate) struct Context {
     /// The API server.
     pub client: kube::Client,
     /// The one way to it.

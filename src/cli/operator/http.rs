@@ -13,7 +13,7 @@ use crate::operator::metrics::Metrics;
 
 /// The sources of the answers.
 #[derive(Clone)]
-pub struct Sources {
+pub(super) struct Sources {
     /// For `/livez` and `/readyz`. Neither depends on leadership: a follower is as healthy as a leader.
     pub health: Health,
     /// For `/metrics`.
@@ -23,7 +23,7 @@ pub struct Sources {
 }
 
 /// The routes.
-pub fn router(sources: Sources) -> Router {
+pub(super) fn router(sources: Sources) -> Router {
     Router::new()
         .route("/livez", get(|State(s): State<Sources>| async move { probe(s.health.liveness()) }))
         .route("/readyz", get(|State(s): State<Sources>| async move { probe(s.health.readiness()) }))

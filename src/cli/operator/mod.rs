@@ -51,7 +51,7 @@ const API_SERVER: &str = "operator";
 
 /// The settings of the operator.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub(super) struct Options {
     /// Image of masters whose cluster does not name one.
     pub redis_image: String,
     /// Address of the HTTP server.
@@ -66,7 +66,7 @@ pub struct Options {
 
 /// Why the operator ended, or did not start.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(super) enum Error {
     /// No configuration for an API server was found.
     #[error("no way to an API server: {0}")]
     Config(#[source] kube::config::InferConfigError),
@@ -115,7 +115,7 @@ fn identity(pod_name: Option<&str>, pod_uid: Option<&str>) -> String {
 }
 
 /// Runs the operator until SIGTERM or SIGINT, or until a part of it ends. The process must end afterwards.
-pub async fn run(options: Options) -> Result<(), Error> {
+pub(super) async fn run(options: Options) -> Result<(), Error> {
     let mut signals = Signals::new()?;
     let mut config = Config::infer().await.map_err(Error::Config)?;
     config.connect_timeout = Some(CONNECT_TIMEOUT);

@@ -18,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why the operator cannot start yet, and what to do about it.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(super) enum Error {
     /// The API server does not know a kind.
     #[error(
         "the API server does not know {0}: install the CustomResourceDefinitions (Helm: crds.enabled=true; otherwise \
@@ -46,7 +46,7 @@ pub enum Error {
 }
 
 /// Reads one object of each kind, and the Lease.
-pub async fn check(client: &Client, namespace: &str, lease: &str) -> Result<(), Error> {
+pub(super) async fn check(client: &Client, namespace: &str, lease: &str) -> Result<(), Error> {
     check_kind::<RedisLockCluster>(client).await?;
     check_kind::<DistributedLock>(client).await?;
     let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);

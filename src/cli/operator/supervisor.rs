@@ -12,7 +12,7 @@ use tokio::time::timeout;
 /// A task that ended.
 #[derive(Debug, thiserror::Error)]
 #[error("{part} ended: {cause}")]
-pub struct Ended {
+pub(crate) struct Ended {
     /// Its name.
     pub part: &'static str,
     /// Why it ended.
@@ -21,14 +21,14 @@ pub struct Ended {
 
 /// The tasks. They are aborted when it is dropped.
 #[derive(Debug, Default)]
-pub struct Supervisor {
+pub(super) struct Supervisor {
     tasks: JoinSet<Result<(), String>>,
     parts: HashMap<Id, &'static str>,
 }
 
 impl Supervisor {
     /// Starts a task named `part`.
-    pub fn spawn<E: ToString>(
+    pub(super) fn spawn<E: ToString>(
         &mut self,
         part: &'static str,
         task: impl Future<Output = Result<(), E>> + Send + 'static,
@@ -38,7 +38,7 @@ impl Supervisor {
     }
 
     /// The next task that ends. Waits for ever if there are no tasks.
-    pub async fn next_ended(&mut self) -> Ended {
+    pub(super) async fn next_ended(&mut self) -> Ended {
         let Some(joined) = self.tasks.join_next_with_id().await else { return std::future::pending().await };
         let (id, cause) = match joined {
             Ok((id, Ok(()))) => (id, "returned".to_owned()),
@@ -49,7 +49,7 @@ impl Supervisor {
     }
 
     /// Waits until the tasks `parts` have ended, at most for `limit`. Returns those that have not.
-    pub async fn wait_for(&mut self, parts: &[&'static str], limit: Duration) -> Vec<&'static str> {
+    pub(super) async fn wait_for(&mut self, parts: &[&'static str], limit: Duration) -> Vec<&'static str> {
         let pending = |running: &HashMap<Id, &'static str>| {
             parts.iter().copied().filter(|part| running.values().any(|p| p == part)).collect::<Vec<_>>()
         };
