@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::quorum::Quorum;
+
 /// The words for what went wrong: reasons of conditions, labels of metrics, and what exit codes are made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reason {
@@ -59,7 +61,7 @@ pub enum MasterError {
     /// No answer within the limit on a call.
     #[error("no answer in time")]
     Timeout,
-    /// It runs, but its [armed marker](super::key::ARMED_KEY) is missing, or names another server process.
+    /// It runs, but its [armed marker](crate::key::ARMED_KEY) is missing, or names another server process.
     #[error("kept out (not armed)")]
     Quarantined,
     /// It refuses the credentials, or does not permit a command or key; with TLS also: one side does not accept the
@@ -114,8 +116,8 @@ impl fmt::Display for MasterFailure {
 /// Why an operation on a lock did not succeed. Which operation can fail how is said at each of these.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
-    /// Another holds the lock, or several contenders have split the votes. Of [`acquire`](super::Client::acquire) when
-    /// its time is over, and of [`try_acquire`](super::Client::try_acquire), which does not ask who it is.
+    /// Another holds the lock, or several contenders have split the votes. Of [`acquire`](crate::Client::acquire) when
+    /// its time is over, and of [`try_acquire`](crate::Client::try_acquire), which does not ask who it is.
     #[error("held by {}", holder.as_deref().unwrap_or("several contenders"))]
     Contended {
         /// Value of the key on the most masters, if it was read: `<identity>@<token>`, or another library's.
@@ -136,7 +138,7 @@ pub enum Error {
         failures: Vec<MasterFailure>,
     },
     /// A majority agreed, but nothing is left of the lease, or less than
-    /// [`min_validity`](super::LeaseOptions::min_validity). It was given back (a further [`Hold`](super::Hold) is just
+    /// [`min_validity`](crate::LeaseOptions::min_validity). It was given back (a further [`Hold`](crate::Hold) is just
     /// not made).
     #[error("{left:?} left of the lease, {needed:?} needed")]
     TooSlow {
@@ -145,12 +147,12 @@ pub enum Error {
         /// What the caller asked for at least.
         needed: Duration,
     },
-    /// The lease had already ended: a majority still had the grant to [adopt](super::Client::adopt), but said so when
+    /// The lease had already ended: a majority still had the grant to [adopt](crate::Client::adopt), but said so when
     /// the validity that counts from the question was over. What is left of it on the masters ends by itself.
     #[error("the lease had already ended")]
     Expired,
     /// Another has the lock, or may have had it since: a majority of masters does not hold the grant to
-    /// [adopt](super::Client::adopt).
+    /// [adopt](crate::Client::adopt).
     #[error("lost: {held_elsewhere} of {masters} masters do not hold this lease")]
     Lost {
         /// Masters that answered and do not hold this owner.
@@ -162,7 +164,7 @@ pub enum Error {
     /// what the master says: [`MasterError::TtlRefused`].)
     #[error("{0}")]
     Invalid(String),
-    /// The client was [shut down](super::Client::shutdown). What it had asked for is being given back.
+    /// The client was [shut down](crate::Client::shutdown). What it had asked for is being given back.
     #[error("the client was shut down")]
     ShutDown,
 }
@@ -172,6 +174,11 @@ fn list(failures: &[MasterFailure]) -> String {
 }
 
 impl Error {
+    /// Too few masters gave a usable answer.
+    pub(crate) fn no_quorum(quorum: Quorum, usable: usize, failures: Vec<MasterFailure>) -> Self {
+        Self::NoQuorum { usable, needed: quorum.votes_needed(), masters: quorum.masters(), failures }
+    }
+
     /// The bounded word for it. Of several masters' different failures the most frequent gives it; where none stands out
     /// it is [`Reason::NoQuorum`].
     #[must_use]

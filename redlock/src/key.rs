@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::fence::Token;
+use crate::fence::Token;
 
 /// A lock's name: a namespace and a name within it.
 ///

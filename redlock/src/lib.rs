@@ -177,35 +177,40 @@
 //! - [`error`]: what can go wrong, which master said so, and the bounded words for it
 //! - [`environment`]: wall clock and randomness
 
-pub mod client;
+mod acquire;
+mod adopt;
+mod claim;
+mod client;
 pub mod environment;
 pub mod error;
 pub mod fence;
+mod hand_overs;
 pub mod key;
-pub mod lease;
-mod line;
-mod look;
+mod lease;
+mod local_queue;
 pub mod master;
+mod masters;
 pub mod owner;
 pub mod permissions;
+pub mod protocol;
 pub mod quorum;
-pub mod read;
+mod read;
 pub mod redis_master;
-pub mod reentrant;
-pub mod release;
+mod reentrant;
+mod release;
 pub mod validity;
-mod vote;
 mod wait;
 mod watchdog;
 
-pub use client::{Client, Wait};
+pub use client::Client;
 pub use environment::{Environment, System};
 pub use error::{Error, MasterError, Reason};
 pub use fence::Token;
 pub use key::LockKey;
 pub use lease::{Grant, Lease, LeaseOptions, LeaseState, Loss, Renewal};
 pub use owner::Owner;
-pub use read::Observation;
+pub use protocol::reading::Observation;
+pub use protocol::release::Released;
 pub use redis_master::{Address, ClientCertificate, Credentials, Endpoint, Health, Marker, RedisMaster, TlsFiles};
 pub use reentrant::{Hold, Reentrant};
-pub use release::Released;
+pub use wait::Wait;

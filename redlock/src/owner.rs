@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::fence::Token;
+use crate::fence::Token;
 
 /// The value of a held key, `<identity>@<token>`: another at each grant, and compared whole, so that a late command of
 /// an earlier grant of the same identity touches nothing.

@@ -1,6 +1,6 @@
 //! What a client of a namespace must be permitted on each master, as rules of `ACL SETUSER`.
 
-use super::key::{ARMED_KEY, PREFIX};
+use crate::key::{ARMED_KEY, PREFIX};
 
 /// The commands. Some of them only other libraries need: the scripts of node-redlock ask by EXISTS whether a lock is
 /// free.

@@ -337,7 +337,7 @@ impl Actor {
             }
             (None, None) => None,
         };
-        if let Some(released @ (Released::Held | Released::AlreadyExpired)) = released {
+        if let Some(released @ (Released::Freed | Released::AlreadyExpired)) = released {
             info!(namespace = self.subject.namespace, name = self.subject.name, ?released, "released");
         }
         self.shared.metrics.set_held(&self.subject.namespace, &self.subject.name, false);

@@ -50,7 +50,7 @@ pub async fn remove(api: &Api<DistributedLock>, subject: &Subject, object: &Watc
 pub fn notice(ending: Option<Ending>, may_be_held: bool) -> Option<Notice> {
     let expires = "too few masters could be asked: what they hold of the lock ends by itself after its ttl";
     let may_be_left = match ending {
-        Some(Ending::Released(Released::Held)) => return Some(Notice::Released),
+        Some(Ending::Released(Released::Freed)) => return Some(Notice::Released),
         Some(Ending::Released(Released::AlreadyExpired)) => false,
         Some(Ending::Released(Released::Unknown)) => true,
         Some(Ending::Nothing | Ending::Abandoned) | None => may_be_held,
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn what_could_not_be_given_back_is_told_and_nothing_else_is_made_up() {
         let released = |r| Some(Ending::Released(r));
-        assert_eq!(notice(released(Released::Held), true), Some(Notice::Released));
+        assert_eq!(notice(released(Released::Freed), true), Some(Notice::Released));
         assert_eq!(notice(released(Released::AlreadyExpired), true), None);
         assert_eq!(notice(None, false), None);
         assert_eq!(notice(Some(Ending::Nothing), false), None, "a contender has nothing to give back");

@@ -119,7 +119,7 @@ async fn the_second_of_two_resources_gets_the_lock_as_soon_as_the_first_is_given
 
     let given_back = Instant::now();
     let ending = process.keeper.stop(&first.uid, Stop::Release(None)).await;
-    assert_eq!(ending, Some(Ending::Released(Released::Held)));
+    assert_eq!(ending, Some(Ending::Released(Released::Freed)));
     let next = process.until_held(&second).await;
     assert!(given_back.elapsed() < Duration::from_secs(2), "{:?}", given_back.elapsed());
     assert!(next.token() > owner.token());
@@ -231,7 +231,7 @@ async fn a_follower_keeps_the_leaders_grant_and_takes_nothing() {
     assert_eq!(follower.keeper.stop(&lock.uid, Stop::Abandon).await, Some(Ending::Abandoned));
     follower.keeper.assign(&lock, hold(&engine, &lock, TTL, None));
     let released = engine.client().release(&key(), &owner).await;
-    assert_eq!(released, Released::Held);
+    assert_eq!(released, Released::Freed);
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(holders(&servers).await, vec![None; 3], "nothing is taken without leadership");
     term.send_replace(Some(Instant::now() + Duration::from_secs(3600)));

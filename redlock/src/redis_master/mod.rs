@@ -36,10 +36,10 @@ pub use self::endpoint::{Address, ClientCertificate, Credentials, Endpoint, Mark
 use self::link::{Link, LinkState, master_error};
 use self::script::{ENQUEUE, READ, RELEASE, RENEW, SEED, Script};
 use self::subscriptions::{Subscriptions, Waiter};
-use super::error::MasterError;
-use super::fence::Token;
-use super::key::{ARMED_KEY, LockKey};
-use super::master::{Bid, Freed, Heard, Kept, Master, Place, QUEUE_LIFETIME, Queued, Reading, Vote};
+use crate::error::MasterError;
+use crate::fence::Token;
+use crate::key::{ARMED_KEY, LockKey};
+use crate::master::{Claim, Extension, Heard, Master, Place, QUEUE_LIFETIME, Queued, Reading, ReleaseAnswer, Vote};
 
 /// How much too late a limit on a call is noticed when the process was not running.
 const STALL: Duration = Duration::from_millis(5);
@@ -146,20 +146,25 @@ impl RedisMaster {
         }
     }
 
-    /// Runs a script that answers [`Kept`] as a number.
-    async fn keep(&self, script: &'static Script, bid: &Bid, deadline: Instant) -> Result<Kept, MasterError> {
+    /// Runs a script that answers [`Extension`] as a number.
+    async fn run_extension(
+        &self,
+        script: &'static Script,
+        claim: &Claim,
+        deadline: Instant,
+    ) -> Result<Extension, MasterError> {
         let required = self.endpoint.marker == Marker::Required;
         let answer: i64 = self
             .call(deadline, async |connection, link| {
                 let run_id = if required { link.run_id.as_str() } else { "" };
-                let ttl = millis(bid.ttl()).to_string();
-                script.run(connection, &[bid.key().redis_key()], &[bid.value(), &ttl, run_id]).await
+                let ttl = millis(claim.ttl()).to_string();
+                script.run(connection, &[claim.key().redis_key()], &[claim.value(), &ttl, run_id]).await
             })
             .await?;
         match answer {
-            1 => Ok(Kept::Yes),
-            0 => Ok(Kept::Missing),
-            -1 => Ok(Kept::Other),
+            1 => Ok(Extension::Extended),
+            0 => Ok(Extension::Missing),
+            -1 => Ok(Extension::HeldByOther),
             -2 => Err(MasterError::Quarantined),
             -3 => Err(MasterError::TtlRefused),
             other => Err(MasterError::Protocol(format!("{} answered {other}", script.name()))),
@@ -177,19 +182,24 @@ impl Master for RedisMaster {
         &self.endpoint.name
     }
 
-    async fn acquire(&self, bid: &Bid, deadline: Instant) -> Result<Vote, MasterError> {
-        let (key, ttl) = (bid.key(), millis(bid.ttl()));
+    async fn acquire(&self, claim: &Claim, deadline: Instant) -> Result<Vote, MasterError> {
+        let (key, ttl) = (claim.key(), millis(claim.ttl()));
         if ttl == 0 {
             return Err(MasterError::TtlRefused);
         }
         let required = self.endpoint.marker == Marker::Required;
         let count = if required { 3 } else { 2 };
         let mut commands = redis::Pipeline::with_capacity(count);
-        let mut set = redis::Cmd::with_capacity(6, key.redis_key().len() + bid.value().len() + 32);
-        set.arg("SET").arg(key.redis_key()).arg(bid.value()).arg("NX").arg("PX").arg(ttl);
+        let mut set = redis::Cmd::with_capacity(6, key.redis_key().len() + claim.value().len() + 32);
+        set.arg("SET").arg(key.redis_key()).arg(claim.value()).arg("NX").arg("PX").arg(ttl);
         commands.add_command(set);
         let mut vote = redis::Cmd::with_capacity(6, key.fences_key().len() + key.redis_key().len() + 32);
-        vote.arg("ZADD").arg(key.fences_key()).arg("GT").arg("CH").arg(bid.owner().token().get()).arg(key.redis_key());
+        vote.arg("ZADD")
+            .arg(key.fences_key())
+            .arg("GT")
+            .arg("CH")
+            .arg(claim.owner().token().get())
+            .arg(key.redis_key());
         commands.add_command(vote);
         if required {
             commands.cmd("GET").arg(ARMED_KEY);
@@ -206,35 +216,35 @@ impl Master for RedisMaster {
         let (set, fence) = (next()?, next()?);
         match set {
             Value::Okay => {}
-            Value::Nil => return Ok(Vote::Held),
+            Value::Nil => return Ok(Vote::HeldByOther),
             other => return Err(MasterError::Protocol(format!("SET answered {other:?}"))),
         }
         if required {
             let armed = redis::from_redis_value::<Option<String>>(next()?).ok().flatten();
-            check_marker(armed.as_deref(), &link.run_id, bid.ttl())?;
+            check_marker(armed.as_deref(), &link.run_id, claim.ttl())?;
         }
         match fence {
-            Value::Int(1) => Ok(Vote::Yes),
+            Value::Int(1) => Ok(Vote::Granted),
             Value::Int(0) => Ok(Vote::StaleToken),
             other => Err(MasterError::Protocol(format!("ZADD answered {other:?}"))),
         }
     }
 
-    async fn renew(&self, bid: &Bid, deadline: Instant) -> Result<Kept, MasterError> {
-        self.keep(&RENEW, bid, deadline).await
+    async fn renew(&self, claim: &Claim, deadline: Instant) -> Result<Extension, MasterError> {
+        self.run_extension(&RENEW, claim, deadline).await
     }
 
-    async fn seed(&self, bid: &Bid, deadline: Instant) -> Result<Kept, MasterError> {
-        self.keep(&SEED, bid, deadline).await
+    async fn seed(&self, claim: &Claim, deadline: Instant) -> Result<Extension, MasterError> {
+        self.run_extension(&SEED, claim, deadline).await
     }
 
-    async fn release(&self, bid: &Bid, wake: bool, deadline: Instant) -> Result<Freed, MasterError> {
-        let keys = [bid.key().redis_key(), bid.key().queue_key()];
-        let args = [bid.value(), if wake { "1" } else { "0" }];
+    async fn release(&self, claim: &Claim, wake: bool, deadline: Instant) -> Result<ReleaseAnswer, MasterError> {
+        let keys = [claim.key().redis_key(), claim.key().queue_key()];
+        let args = [claim.value(), if wake { "1" } else { "0" }];
         match self.call(deadline, async |connection, _| RELEASE.run::<i64>(connection, &keys, &args).await).await? {
-            0 => Ok(Freed::No),
-            1 => Ok(Freed::Yes),
-            2 => Ok(Freed::Passed),
+            0 => Ok(ReleaseAnswer::NotOwner),
+            1 => Ok(ReleaseAnswer::Deleted),
+            2 => Ok(ReleaseAnswer::HandedOn),
             other => Err(MasterError::Protocol(format!("release answered {other}"))),
         }
     }
