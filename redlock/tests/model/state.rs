@@ -2,8 +2,6 @@
 
 /// Masters. Two of them are a majority.
 pub const MASTERS: usize = 3;
-/// Votes needed.
-pub const QUORUM: usize = 2;
 /// Processes that contend for the one lock.
 pub const CLIENTS: usize = 2;
 /// Largest token; each attempt has its own.
