@@ -91,7 +91,7 @@ pub(crate) async fn acquire<M: Master>(
         return Err(Error::Contended { holder: None, remaining: None });
     };
     // Others wait: to try first would be to overtake them.
-    let others_wait = turn.session.inbox.is_some() || masters.hand_overs.is_recent(key, Instant::now());
+    let others_wait = turn.session.inbox.is_some() || masters.hand_overs.is_recent(key, Instant::now);
     let mut contender = Contender { masters, key, options, since, place: None, session: &mut turn.session };
     let mut next = if others_wait { NextStep::Check } else { NextStep::Try };
     let mut failures = 0;

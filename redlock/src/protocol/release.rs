@@ -34,6 +34,7 @@ impl ReleaseTally {
     }
 
     /// Counts a master's answer. Returns what the release found once the rest cannot change it.
+    #[inline]
     pub fn hear(&mut self, master: usize, answer: Result<ReleaseAnswer, MasterError>) -> Option<Released> {
         match answer {
             Ok(ReleaseAnswer::NotOwner) => self.not_owner += 1,

@@ -40,6 +40,7 @@ impl RenewalTally {
     }
 
     /// Counts a master's answer to the renewal.
+    #[inline]
     pub fn hear(&mut self, master: usize, answer: Result<Extension, MasterError>) -> RenewalVerdict {
         match answer {
             Ok(Extension::Extended) => {

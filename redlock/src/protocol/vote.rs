@@ -47,6 +47,7 @@ impl VoteTally {
     }
 
     /// Counts a master's answer.
+    #[inline]
     pub fn hear(&mut self, master: usize, answer: Result<Vote, MasterError>) -> VoteVerdict {
         match answer {
             Ok(Vote::Granted) => self.granted += 1,
@@ -58,6 +59,7 @@ impl VoteTally {
     }
 
     /// What the votes so far amount to.
+    #[inline]
     #[must_use]
     pub fn verdict(&self) -> VoteVerdict {
         let usable = self.granted + self.stale + self.held_by_other.len();
