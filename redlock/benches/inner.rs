@@ -10,8 +10,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use divan::{AllocProfiler, Bencher, black_box};
+use redlock_engine::claim::Claim;
 use redlock_engine::fence::TokenClock;
-use redlock_engine::master::{Claim, Extension, Heard, Master, Place, Queued, Reading, ReleaseAnswer, Vote};
+use redlock_engine::master::{Extension, Heard, Master, Place, Queued, Reading, ReleaseAnswer, Vote};
 use redlock_engine::quorum::{Majority, Quorum};
 use redlock_engine::validity::valid_until;
 use redlock_engine::{Client, LeaseOptions, LockKey, MasterError, Owner, Released, Renewal, Token, Wait};

@@ -157,7 +157,7 @@ mod tests {
         let (gone, gone_with_the_turn, last) = (enter(&queues, 0), enter(&queues, 0), enter(&queues, 0));
         drop(gone);
         drop(first);
-        // It has the turn, and has not looked.
+        // It has the turn, and was not polled since.
         drop(gone_with_the_turn);
         drop(last.now_or_never().expect("the turn"));
         assert!(queues.lock().is_empty());

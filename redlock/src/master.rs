@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-pub use crate::claim::Claim;
+use crate::claim::Claim;
 use crate::error::MasterError;
 use crate::fence::Token;
 use crate::key::LockKey;

@@ -85,7 +85,7 @@ impl<M: Master> Watchdog<M> {
             }
             Err(Some(Order::Abandon)) => self.end(LeaseState::Released),
             Err(Some(Order::Release(done))) => {
-                // Whoever asked may have gone meanwhile.
+                // The caller may have gone meanwhile.
                 let _ = done.send(Box::pin(self.end_and_release()).await);
             }
             // The lease was dropped, or the client shut down.
@@ -109,7 +109,7 @@ impl<M: Master> Watchdog<M> {
         match order {
             Some(Order::Abandon) => {}
             Some(Order::Release(done)) => {
-                // Whoever asked may have gone meanwhile.
+                // The caller may have gone meanwhile.
                 let _ = done.send(Box::pin(release(&self.masters, &self.claim)).await);
             }
             None => self.release_unless_shared(),

@@ -103,7 +103,7 @@ mod tests {
             [(0, 0, false), (898, 9000, false), (899, 9000, true), (9897, 0, false), (9898, 0, true)]
         {
             let checked = grant.check_validity(sent_at + millis(after), millis(needed));
-            let error = Error::TooSlow { left: VALIDITY - millis(after), needed: millis(needed) };
+            let error = Error::TooSlow { left: VALIDITY.saturating_sub(millis(after)), needed: millis(needed) };
             assert_eq!(checked, if refused { Err(error) } else { Ok(()) }, "{after} ms, {needed} ms needed");
         }
     }

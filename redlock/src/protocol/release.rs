@@ -34,6 +34,7 @@ impl ReleaseTally {
     }
 
     /// Counts a master's answer. Returns what the release found once the rest cannot change it.
+    #[allow(clippy::needless_pass_by_value)] // As in the other tallies, which keep the error.
     #[inline]
     pub fn hear(&mut self, master: usize, answer: Result<ReleaseAnswer, MasterError>) -> Option<Released> {
         match answer {

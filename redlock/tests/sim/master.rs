@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use redlock_engine::master::{Claim, Extension, Heard, Master, Place, Queued, Reading, ReleaseAnswer, Vote};
+use redlock_engine::claim::Claim;
+use redlock_engine::master::{Extension, Heard, Master, Place, Queued, Reading, ReleaseAnswer, Vote};
 use redlock_engine::{Environment, LockKey, MasterError, Owner, Token};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
