@@ -15,7 +15,7 @@ const UNKNOWN: Duration = Duration::from_secs(1);
 
 /// Whether the lock can be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub(crate) enum Standing {
     /// Somebody holds it, or may. A majority of masters will be free after this time, unless it is renewed.
     Held(Duration),
     /// Nobody holds it.
@@ -28,23 +28,22 @@ pub enum Standing {
 
 /// What the masters show a waiting contender of the lock and its queue.
 #[derive(Clone, Debug)]
-pub struct Contention {
+pub(crate) struct Contention {
     /// Whether the lock can be had.
-    pub standing: Standing,
+    pub(crate) standing: Standing,
     /// The owner on the most masters.
-    pub holder: Option<String>,
+    pub(crate) holder: Option<String>,
     /// Releases to hear of until a majority is free.
-    pub needed: usize,
+    pub(crate) needed: usize,
     /// Contenders ahead in the queue.
-    pub ahead: u32,
+    pub(crate) ahead: u32,
     /// Whether further answers cannot change the standing.
-    pub is_decided: bool,
+    pub(crate) is_decided: bool,
 }
 
 impl Contention {
     /// What these answers show. A master that has not answered yet counts as a failure.
-    #[must_use]
-    pub fn of(quorum: Quorum, answers: &[Result<Queued, MasterError>]) -> Self {
+    pub(crate) fn of(quorum: Quorum, answers: &[Result<Queued, MasterError>]) -> Self {
         let majority = quorum.votes_needed();
         let silent = answers.iter().filter(|answer| answer.is_err()).count();
         let free = answers.iter().flatten().filter(|queued| queued.reading.owner.is_none()).count();
@@ -70,8 +69,7 @@ impl Contention {
     }
 
     /// The error of a contender whose time is over now. [`Standing::Unknown`] has another: too few masters answered.
-    #[must_use]
-    pub fn to_error(&self) -> Error {
+    pub(crate) fn to_error(&self) -> Error {
         let remaining = match self.standing {
             Standing::Held(free_in) => Some(free_in),
             Standing::Free | Standing::Split | Standing::Unknown => None,
@@ -98,7 +96,7 @@ fn free_in(majority: usize, answers: &[Result<Queued, MasterError>]) -> Duration
 
 /// Which contender tries next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NextTurn {
+pub(crate) enum NextTurn {
     /// This contender.
     Ours,
     /// Another contender: the grant of that token was released, and the masters named the other one.
@@ -111,7 +109,7 @@ pub enum NextTurn {
 
 /// The messages about releases that a contender hears during one pause.
 #[derive(Debug)]
-pub struct ReleaseMessages {
+pub(crate) struct ReleaseMessages {
     /// Messages about earlier grants are late.
     from: Option<Token>,
     /// Masters that must have named a contender.
@@ -128,7 +126,7 @@ struct Release {
 
 /// What one message changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MessageVerdict {
+pub(crate) enum MessageVerdict {
     /// It is about an earlier release.
     Late,
     /// It is the first message about a newer release: those of the other masters follow shortly.
@@ -141,14 +139,13 @@ pub enum MessageVerdict {
 
 impl ReleaseMessages {
     /// No messages yet. Those about grants before `from` do not count, and `needed` masters decide.
-    #[must_use]
-    pub fn new(from: Option<Token>, needed: usize) -> Self {
+    pub(crate) fn new(from: Option<Token>, needed: usize) -> Self {
         Self { from, needed, latest: None }
     }
 
     /// Counts a master's message: the grant of `token` was released, and the place `next` was first in the queue. `place`
     /// is this contender's.
-    pub fn hear(&mut self, master: usize, token: Token, next: Box<str>, place: &str) -> MessageVerdict {
+    pub(crate) fn hear(&mut self, master: usize, token: Token, next: Box<str>, place: &str) -> MessageVerdict {
         let is_late = |earliest: Token| token < earliest;
         if self.from.is_some_and(is_late) || self.latest.as_ref().is_some_and(|latest| is_late(latest.token)) {
             return MessageVerdict::Late;
@@ -169,8 +166,7 @@ impl ReleaseMessages {
     }
 
     /// Which contender tries next, by the messages so far.
-    #[must_use]
-    pub fn next_turn(&self, place: &str) -> NextTurn {
+    pub(crate) fn next_turn(&self, place: &str) -> NextTurn {
         self.latest.as_ref().map_or(NextTurn::Nobody, |latest| latest.next_turn(place))
     }
 }

@@ -31,7 +31,7 @@ impl Observation {
     ///
     /// # Errors
     /// [`Error::NoQuorum`] where too few masters answered to tell whether anybody holds the lock.
-    pub fn of(
+    pub(crate) fn of(
         quorum: Quorum,
         readings: &[Result<Reading, MasterError>],
         failures: Vec<MasterFailure>,
@@ -76,8 +76,7 @@ fn remaining(quorum: Quorum, readings: &[Result<Reading, MasterError>], holder: 
 }
 
 /// The owner that the most masters show, and how many show it.
-#[must_use]
-pub fn most_shown<'a>(readings: impl Iterator<Item = &'a Reading>) -> Option<(String, usize)> {
+pub(crate) fn most_shown<'a>(readings: impl Iterator<Item = &'a Reading>) -> Option<(String, usize)> {
     let mut shown: HashMap<&str, usize> = HashMap::new();
     for owner in readings.filter_map(|reading| reading.owner.as_deref()) {
         *shown.entry(owner).or_default() += 1;

@@ -104,8 +104,7 @@ impl RenewalTally {
 
 /// Shortest and longest pause before a renewal without a majority is tried again: 50 to 150 ms, or less where the longest
 /// would be more than a tenth of the TTL.
-#[must_use]
-pub fn retry_pause(ttl: Duration) -> (Duration, Duration) {
+pub(crate) fn retry_pause(ttl: Duration) -> (Duration, Duration) {
     let longest = RETRY_PAUSE.min(ttl / 10);
     (longest / 3, longest)
 }

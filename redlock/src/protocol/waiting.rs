@@ -9,9 +9,9 @@ use crate::protocol::contention::{Contention, Standing};
 use crate::quorum::Quorum;
 
 /// Longest time between two checks of the lock. Messages can be missed, and other libraries send none.
-pub const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How long the first contender in the queue has the lock to itself after a release. A dead one costs the others this.
-pub const HEAD_START: Duration = Duration::from_millis(50);
+pub(crate) const HEAD_START: Duration = Duration::from_millis(50);
 /// Shortest bound of the pause after contenders split the votes. It doubles with each split.
 const SPLIT_PAUSE: Duration = Duration::from_millis(4);
 /// Shortest bound of the pause after too few masters answered. It doubles each time.
@@ -21,7 +21,7 @@ const STAGGER: Duration = Duration::from_millis(5);
 
 /// What to do after a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NextStep {
+pub(crate) enum NextStep {
     /// Ask for the lock.
     Try,
     /// Check who holds the lock, and the own place in the queue.
@@ -30,30 +30,30 @@ pub enum NextStep {
 
 /// How a contender waits for a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pause {
+pub(crate) struct Pause {
     /// It ends after this time at the latest.
-    pub length: Duration,
+    pub(crate) length: Duration,
     /// What to do then.
-    pub then: NextStep,
+    pub(crate) then: NextStep,
     /// Masters that must have told of the release, so that a majority is free.
-    pub needed: usize,
+    pub(crate) needed: usize,
     /// Messages about earlier grants do not end it.
-    pub from: Option<Token>,
+    pub(crate) from: Option<Token>,
     /// Whether another contender holds the lock or goes first. Otherwise a vote or an answer failed, and the next pause
     /// is longer.
-    pub is_orderly: bool,
+    pub(crate) is_orderly: bool,
 }
 
 impl Pause {
     /// The pause after an attempt that failed for another reason than contention: the failure number `failures` in a row,
     /// from zero. `draw` draws a time between two bounds.
-    pub fn after_outage(failures: u32, draw: impl FnOnce(Duration, Duration) -> Duration) -> Self {
+    pub(crate) fn after_outage(failures: u32, draw: impl FnOnce(Duration, Duration) -> Duration) -> Self {
         let length = draw_pause(OUTAGE_PAUSE, failures, draw);
         Self { length, then: NextStep::Try, needed: 1, from: None, is_orderly: false }
     }
 
     /// The pause after a check of the lock, as [`Self::after_outage`].
-    pub fn after_check(
+    pub(crate) fn after_check(
         contention: &Contention,
         failures: u32,
         draw: impl FnOnce(Duration, Duration) -> Duration,
@@ -75,7 +75,7 @@ impl Pause {
 
     /// The pause after another contender was named for the release of `token`'s grant: it has a head start. Ends within
     /// `longest`: while others are named over and over, a check now and then makes sure of the place.
-    pub fn behind_another(
+    pub(crate) fn behind_another(
         quorum: Quorum,
         token: Token,
         longest: Duration,
@@ -100,8 +100,7 @@ fn pause_bounds(first: Duration, failures: u32) -> (Duration, Duration) {
 }
 
 /// Whether a later attempt would end the same way: the claim can never be granted, or the client was shut down.
-#[must_use]
-pub fn is_final(error: &Error) -> bool {
+pub(crate) fn is_final(error: &Error) -> bool {
     match error {
         Error::Invalid(_) | Error::ShutDown => true,
         Error::NoQuorum { failures, needed, masters, .. } => {

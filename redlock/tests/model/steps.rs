@@ -47,7 +47,7 @@ pub enum Step {
     Die { client: usize, successor: bool, fates: [Fate; MASTERS] },
     /// The successor of a dead process asks all masters to go on with its grant.
     Adopt(usize, Token),
-    /// A holder has looked that it holds the lock, and writes.
+    /// A holder has checked that it holds the lock, and writes.
     BeginWrite(usize),
     /// The write arrives at the guarded resource.
     Write(usize),
@@ -238,7 +238,7 @@ impl World {
             let releases: &[Release] = match (release, deletes, kept || !self.rules.compare_on_release) {
                 (false, ..) => &[Release::NotSent],
                 (true, true, _) => &[Release::Arrives, Release::UnderWay, Release::Lost],
-                // One that arrives deletes nothing, a later one may.
+                // A release that arrives now deletes nothing, a later one may.
                 (true, false, true) if self.bounds.pauses => &[Release::Arrives, Release::UnderWay, Release::Lost],
                 (true, false, true) => &[Release::Arrives, Release::UnderWay],
                 (true, false, false) if self.bounds.pauses => &[Release::Arrives, Release::Lost],
@@ -269,7 +269,7 @@ pub fn waiting(state: &State, master: usize, kind: Kind, token: Token) -> Option
     })
 }
 
-/// Requests to a master whose sender has gone on to something else.
+/// Requests to a master from senders that have gone on to something else.
 pub fn late(state: &State, master: &Master) -> u32 {
     state.clients.iter().fold(master.requests, |requests, client| requests & !requests_of(client.current()))
 }

@@ -17,7 +17,7 @@ use crate::steps::{Event, Fate, Release, Step, late, waiting};
 pub struct World {
     pub rules: Rules,
     pub bounds: Bounds,
-    /// The promises that are looked at.
+    /// The promises that are checked.
     pub promises: &'static [Promise],
     /// Whether what can change nothing any more is forgotten.
     pub forgets: bool,
@@ -387,7 +387,7 @@ fn renew(master: &mut Master, token: Token, ttl: u8, compare: bool) -> Reply {
     }
 }
 
-/// Replaces an inherited token by a new one, if it is larger than every one that the master has seen.
+/// Replaces an inherited token by a new one, if that is larger than every token that the master has seen.
 fn replace(master: &mut Master, inherited: Token, token: Token, ttl: u8) -> Reply {
     if master.owner == 0 {
         Reply::Missing
