@@ -20,12 +20,13 @@ pub struct RenewalTally {
     failures: Vec<(usize, MasterError)>,
 }
 
-/// What one answer changes.
+/// What the answers so far amount to while a round goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenewalVerdict {
-    /// Nothing is decided by this answer.
+    /// Nothing to act on.
     Open,
-    /// This answer completes a majority that extended the lease. Said once.
+    /// Exactly a majority has extended the lease. (Further votes are not told one by one: the end of the round counts them
+    /// all.)
     Renewed,
     /// A majority of armed masters does not have this owner's key: it could have granted another owner since the last
     /// renewal, and nobody can tell that it did not.
@@ -43,17 +44,18 @@ impl RenewalTally {
     #[inline]
     pub fn hear(&mut self, master: usize, answer: Result<Extension, MasterError>) -> RenewalVerdict {
         match answer {
-            Ok(Extension::Extended) => {
-                self.extended += 1;
-                if self.extended == self.quorum.votes_needed() {
-                    return RenewalVerdict::Renewed;
-                }
-            }
+            Ok(Extension::Extended) => self.extended += 1,
             Ok(Extension::Missing) => self.missing.push(master),
             Ok(Extension::HeldByOther) => self.held_by_other += 1,
             Err(error) => self.failures.push((master, error)),
         }
-        if self.is_taken() { RenewalVerdict::Taken } else { RenewalVerdict::Open }
+        if self.extended == self.quorum.votes_needed() {
+            RenewalVerdict::Renewed
+        } else if self.is_taken() {
+            RenewalVerdict::Taken
+        } else {
+            RenewalVerdict::Open
+        }
     }
 
     /// Counts a master's answer to a seed: a vote if it took the key. Any other answer changes nothing, since that master
@@ -132,7 +134,7 @@ mod tests {
         for (answers, verdicts) in [
             ([YES, YES, YES, YES, YES], [Open, Open, Renewed, Open, Open]),
             ([YES, SILENT, YES, MISSING, YES], [Open, Open, Open, Open, Renewed]),
-            ([YES, YES, YES, SILENT, OTHER], [Open, Open, Renewed, Open, Open]),
+            ([YES, YES, YES, SILENT, OTHER], [Open, Open, Renewed, Renewed, Renewed]),
             ([MISSING, OTHER, YES, YES, MISSING], [Open, Open, Open, Open, Taken]),
             ([OTHER, OTHER, OTHER, YES, YES], [Open, Open, Taken, Taken, Taken]),
             ([SILENT, SILENT, SILENT, MISSING, MISSING], [Open; 5]),
