@@ -10,9 +10,10 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use divan::{AllocProfiler, Bencher, black_box};
+use redlock_engine::claim::Claim;
 use redlock_engine::fence::TokenClock;
-use redlock_engine::master::{Bid, Freed, Heard, Kept, Master, Place, Queued, Reading, Vote};
-use redlock_engine::quorum::{Decision, Quorum};
+use redlock_engine::master::{Extension, Heard, Master, Place, Queued, Reading, ReleaseAnswer, Vote};
+use redlock_engine::quorum::{Majority, Quorum};
 use redlock_engine::validity::valid_until;
 use redlock_engine::{Client, LeaseOptions, LockKey, MasterError, Owner, Released, Renewal, Token, Wait};
 use tokio::runtime::{Builder, Runtime};
@@ -66,7 +67,7 @@ fn token_proposed(bencher: Bencher) {
 #[divan::bench]
 fn quorum_decided() -> usize {
     let quorum = Quorum::of(black_box(5));
-    (0..5).filter(|&yes| quorum.decide(yes, black_box(0)) == Decision::Open).count()
+    (0..5).filter(|&yes| quorum.decide(yes, black_box(0)) == Majority::Open).count()
 }
 
 #[divan::bench]
@@ -86,7 +87,7 @@ fn acquire_and_release(bencher: Bencher, masters: usize) {
             let lease = client.acquire(&key, &options, Wait::Forever).await.expect("a free lock");
             lease.release().await
         });
-        assert_eq!(released, Released::Held);
+        assert_eq!(released, Released::Freed);
     });
 }
 
@@ -102,7 +103,7 @@ fn try_acquire_and_release(bencher: Bencher, masters: usize) {
             let lease = client.try_acquire(&key, &options).await.expect("a free lock");
             lease.release().await
         });
-        assert_eq!(released, Released::Held);
+        assert_eq!(released, Released::Freed);
     });
 }
 
@@ -143,43 +144,43 @@ impl Master for MapMaster {
         "map"
     }
 
-    fn acquire(&self, bid: &Bid, _deadline: Instant) -> impl Future<Output = Result<Vote, MasterError>> + Send {
-        ready(Ok(self.at(|held| match held.entry(bid.key().clone()) {
-            Entry::Occupied(_) => Vote::Held,
+    fn acquire(&self, claim: &Claim, _deadline: Instant) -> impl Future<Output = Result<Vote, MasterError>> + Send {
+        ready(Ok(self.at(|held| match held.entry(claim.key().clone()) {
+            Entry::Occupied(_) => Vote::HeldByOther,
             Entry::Vacant(free) => {
-                free.insert(bid.owner().clone());
-                Vote::Yes
+                free.insert(claim.owner().clone());
+                Vote::Granted
             }
         })))
     }
 
-    fn renew(&self, bid: &Bid, _deadline: Instant) -> impl Future<Output = Result<Kept, MasterError>> + Send {
-        ready(Ok(self.at(|held| match held.get(bid.key()) {
-            Some(holder) if holder == bid.owner() => Kept::Yes,
-            Some(_) => Kept::Other,
-            None => Kept::Missing,
+    fn renew(&self, claim: &Claim, _deadline: Instant) -> impl Future<Output = Result<Extension, MasterError>> + Send {
+        ready(Ok(self.at(|held| match held.get(claim.key()) {
+            Some(holder) if holder == claim.owner() => Extension::Extended,
+            Some(_) => Extension::HeldByOther,
+            None => Extension::Missing,
         })))
     }
 
-    fn seed(&self, bid: &Bid, deadline: Instant) -> impl Future<Output = Result<Kept, MasterError>> + Send {
+    fn seed(&self, claim: &Claim, deadline: Instant) -> impl Future<Output = Result<Extension, MasterError>> + Send {
         self.at(|held| {
-            held.entry(bid.key().clone()).or_insert_with(|| bid.owner().clone());
+            held.entry(claim.key().clone()).or_insert_with(|| claim.owner().clone());
         });
-        self.renew(bid, deadline)
+        self.renew(claim, deadline)
     }
 
     fn release(
         &self,
-        bid: &Bid,
+        claim: &Claim,
         _wake: bool,
         _deadline: Instant,
-    ) -> impl Future<Output = Result<Freed, MasterError>> + Send {
-        ready(Ok(self.at(|held| match held.entry(bid.key().clone()) {
-            Entry::Occupied(at) if at.get() == bid.owner() => {
+    ) -> impl Future<Output = Result<ReleaseAnswer, MasterError>> + Send {
+        ready(Ok(self.at(|held| match held.entry(claim.key().clone()) {
+            Entry::Occupied(at) if at.get() == claim.owner() => {
                 at.remove();
-                Freed::Yes
+                ReleaseAnswer::Deleted
             }
-            _ => Freed::No,
+            _ => ReleaseAnswer::NotOwner,
         })))
     }
 

@@ -1,16 +1,15 @@
-//! What the engine takes from its surroundings besides the monotonic clock: the wall clock and randomness.
+//! What the engine needs from its environment besides the monotonic clock: the wall clock and randomness.
 //!
-//! The monotonic clock is tokio's, which a simulation can hold still and set.
+//! The monotonic clock is tokio's, which a simulation can stop and set.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rand::RngExt as _;
 
-/// The wall clock, from which tokens are proposed, and randomness, by which pauses are spread. A simulation brings its
-/// own.
+/// The wall clock, for the tokens, and randomness, for the pauses. A simulation brings its own.
 pub trait Environment: fmt::Debug + Send + Sync + 'static {
-    /// Microseconds of the Unix epoch. May be wrong and may jump: safety does not rest on it.
+    /// Microseconds of the Unix epoch. May be wrong and may jump: safety does not depend on it.
     fn unix_micros(&self) -> u64;
 
     /// A random time up to `bound`, inclusive.
@@ -23,7 +22,7 @@ pub struct System;
 
 impl Environment for System {
     fn unix_micros(&self) -> u64 {
-        // A clock before 1970 proposes the smallest token: the vote moves it up.
+        // A clock before 1970 proposes the smallest token: a stale token is replaced by a larger one.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
     }

@@ -3,35 +3,37 @@
 use std::fmt;
 use std::time::Duration;
 
-/// The words for what went wrong: reasons of conditions, labels of metrics, and what exit codes are made from.
+use crate::quorum::Quorum;
+
+/// The words for what went wrong: reasons of conditions, labels of metrics, and the base of exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reason {
     /// Another holds the lock.
     Contended,
     /// Too few masters answered.
     NoQuorum,
-    /// A majority answered, but too late for what is left of the lease to be of use.
+    /// A majority answered, but too little validity is left.
     TooSlow,
-    /// Masters are up but kept out until they can do no harm.
+    /// Masters are up, but quarantined until they can do no harm.
     Quarantined,
-    /// Masters refuse the credentials, or do not permit a command.
+    /// Masters refuse the credentials, or deny permission to a command.
     Auth,
-    /// Masters are not fit to keep locks: a replica, loading, or unable to write.
+    /// Masters cannot store locks: a replica, loading, or unable to write.
     Misconfigured,
     /// Masters are out of memory.
     OutOfMemory,
     /// The lease had already ended.
     Expired,
-    /// Another has the lock, or may have had it since.
+    /// Another has the lock, or may have had it since the last renewal.
     Lost,
-    /// What was asked for cannot be given: a TTL of zero or above the cap.
+    /// The claim can never be granted: its TTL is zero or above the cap.
     Invalid,
     /// The client was shut down.
     ShutDown,
 }
 
 impl Reason {
-    /// The word, in the form that Kubernetes wants of a condition's reason.
+    /// The word, in the form of a Kubernetes condition's reason.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -50,33 +52,33 @@ impl Reason {
     }
 }
 
-/// Why a master gave no vote.
+/// Why a master gave no usable answer.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum MasterError {
-    /// There is no connection: refused, reset, no such host, or not tried again yet. Says so at once.
+    /// There is no connection: refused, reset, no such host, or not tried again yet. The call fails at once.
     #[error("not reachable: {0}")]
     Unreachable(String),
-    /// No answer within the limit on a call.
+    /// No answer within the call timeout.
     #[error("no answer in time")]
     Timeout,
-    /// It runs, but its [armed marker](super::key::ARMED_KEY) is missing, or names another server process.
+    /// It is quarantined: its [armed marker](crate::key::ARMED_KEY) is missing, or names another server process.
     #[error("kept out (not armed)")]
     Quarantined,
-    /// It refuses the credentials, or does not permit a command or key; with TLS also: one side does not accept the
+    /// It refuses the credentials, or denies permission to a command or key. With TLS also: one side does not accept the
     /// other's certificate. Files of credentials and certificates that cannot be read count as refused.
     #[error("refused: {0}")]
     Auth(String),
-    /// It is not fit to keep locks: a replica, loading, unable to save or to replicate as it is told to, without RESP3
-    /// (older than Redis 6), or without TLS where we speak it.
+    /// It cannot store locks: a replica, loading, unable to save or to replicate as configured, without RESP3 (older than
+    /// Redis 6), or without TLS where the endpoint asks for it.
     #[error("not fit to keep locks: {0}")]
     Misconfigured(String),
     /// It has no memory left for the key.
     #[error("out of memory")]
     OutOfMemory,
-    /// It does not give a lease of that length: less than a millisecond, or longer than its cap.
+    /// It refuses a TTL of less than a millisecond, or above its cap.
     #[error("TTL is zero or above the master's cap")]
     TtlRefused,
-    /// It answered something that this version does not understand.
+    /// It gave an answer that this version does not understand.
     #[error("unexpected answer: {0}")]
     Protocol(String),
 }
@@ -96,12 +98,12 @@ impl MasterError {
     }
 }
 
-/// A master that gave no vote, and why.
+/// A master that gave no usable answer, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MasterFailure {
     /// Name of the master.
     pub master: String,
-    /// Why it gave no vote.
+    /// Why it gave none.
     pub error: MasterError,
 }
 
@@ -111,19 +113,19 @@ impl fmt::Display for MasterFailure {
     }
 }
 
-/// Why an operation on a lock did not succeed. Which operation can fail how is said at each of these.
+/// Why an operation on a lock did not succeed. Each variant says which operations end with it.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
-    /// Another holds the lock, or several contenders have split the votes. Of [`acquire`](super::Client::acquire) when
-    /// its time is over, and of [`try_acquire`](super::Client::try_acquire), which does not ask who it is.
+    /// Another holds the lock, or several contenders have split the votes. From [`acquire`](crate::Client::acquire) when
+    /// its time is over, and from [`try_acquire`](crate::Client::try_acquire), which does not ask who holds it.
     #[error("held by {}", holder.as_deref().unwrap_or("several contenders"))]
     Contended {
-        /// Value of the key on the most masters, if it was read: `<identity>@<token>`, or another library's.
+        /// Value of the key on the most masters, if it was read: `<identity>@<token>`, or another library's value.
         holder: Option<String>,
-        /// After how long a majority of the masters would be free, on their clocks, unless it is renewed.
+        /// Time until a majority of the masters is free, on their clocks, unless the lease is renewed.
         remaining: Option<Duration>,
     },
-    /// Too few masters gave a usable answer. Of every operation but a release.
+    /// Too few masters gave a usable answer. From every operation except a release.
     #[error("{usable} of {masters} masters usable, {needed} needed ({})", list(failures))]
     NoQuorum {
         /// Masters that gave a usable answer.
@@ -132,37 +134,37 @@ pub enum Error {
         needed: usize,
         /// Masters configured.
         masters: usize,
-        /// What the others said.
+        /// The other masters, and what they said.
         failures: Vec<MasterFailure>,
     },
     /// A majority agreed, but nothing is left of the lease, or less than
-    /// [`min_validity`](super::LeaseOptions::min_validity). It was given back (a further [`Hold`](super::Hold) is just
-    /// not made).
+    /// [`min_validity`](crate::LeaseOptions::min_validity). The grant was released. (For a further [`Hold`](crate::Hold):
+    /// the hold was not made, and the lease goes on.)
     #[error("{left:?} left of the lease, {needed:?} needed")]
     TooSlow {
-        /// What was left.
+        /// Validity that was left.
         left: Duration,
-        /// What the caller asked for at least.
+        /// Least validity that the caller asked for.
         needed: Duration,
     },
-    /// The lease had already ended: a majority still had the grant to [adopt](super::Client::adopt), but said so when
-    /// the validity that counts from the question was over. What is left of it on the masters ends by itself.
+    /// The lease had already ended: a majority still had the grant to [adopt](crate::Client::adopt), but answered when the
+    /// validity that counts from the question was over. What is left of it on the masters ends by itself.
     #[error("the lease had already ended")]
     Expired,
-    /// Another has the lock, or may have had it since: a majority of masters does not hold the grant to
-    /// [adopt](super::Client::adopt).
+    /// Another has the lock, or may have had it since the last renewal: a majority of masters does not have the grant to
+    /// [adopt](crate::Client::adopt).
     #[error("lost: {held_elsewhere} of {masters} masters do not hold this lease")]
     Lost {
-        /// Masters that answered and do not hold this owner.
+        /// Masters that answered and do not have this owner's key.
         held_elsewhere: usize,
         /// Masters configured.
         masters: usize,
     },
-    /// The options cannot work whatever masters say, or the namespace's tokens have run out. (A TTL above a master's cap is
-    /// what the master says: [`MasterError::TtlRefused`].)
+    /// The options can never work, or the namespace's tokens have run out. (A TTL above a master's cap is the master's
+    /// answer: [`MasterError::TtlRefused`].)
     #[error("{0}")]
     Invalid(String),
-    /// The client was [shut down](super::Client::shutdown). What it had asked for is being given back.
+    /// The client was [shut down](crate::Client::shutdown). What it had asked for is being released.
     #[error("the client was shut down")]
     ShutDown,
 }
@@ -172,8 +174,13 @@ fn list(failures: &[MasterFailure]) -> String {
 }
 
 impl Error {
-    /// The bounded word for it. Of several masters' different failures the most frequent gives it; where none stands out
-    /// it is [`Reason::NoQuorum`].
+    /// Too few masters gave a usable answer.
+    pub(crate) fn no_quorum(quorum: Quorum, usable: usize, failures: Vec<MasterFailure>) -> Self {
+        Self::NoQuorum { usable, needed: quorum.votes_needed(), masters: quorum.masters(), failures }
+    }
+
+    /// The bounded word for it. Where masters failed in different ways, the most frequent one decides; where there is
+    /// none, the word is [`Reason::NoQuorum`].
     #[must_use]
     pub fn reason(&self) -> Reason {
         match self {

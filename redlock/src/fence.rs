@@ -1,16 +1,16 @@
 //! Fencing tokens, and the hybrid logical clock that proposes them.
 //!
-//! A token is larger at each grant of a key, so that a guarded resource can refuse a holder who was paused past the end
-//! of its lease. It is proposed by the contender and voted on together with the lock: a master says yes only if the token
-//! is larger than the last it saw for that lock. Two majorities share a master, so a later grant has a larger token
-//! without any assumption on clocks, as long as that master kept its data. The value is a time (microseconds of the Unix
-//! epoch), so that it also grows across a loss of data, provided clocks agree to within the restart delay.
+//! Each grant of a key has a larger token, so that a guarded resource can refuse a holder that was paused past the end of
+//! its lease. The contender proposes the token, and masters vote on it together with the lock: a master grants only a token
+//! larger than the last it saw for that lock. Two majorities share a master. So a later grant has a larger token without
+//! any assumption on clocks, as long as that master kept its data. The value is a time (microseconds of the Unix epoch):
+//! it also grows across a loss of data, provided clocks agree to within the restart delay.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-/// A fencing token: microseconds of the Unix epoch, moved up where needed to be larger than every earlier one.
+/// A fencing token: microseconds of the Unix epoch, increased where needed to be larger than every earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(u64);
 
@@ -24,7 +24,7 @@ impl Token {
         (1..=Self::MAX).contains(&value).then_some(Self(value))
     }
 
-    /// Its value.
+    /// The number.
     #[must_use]
     pub fn get(self) -> u64 {
         self.0
@@ -40,8 +40,8 @@ impl fmt::Display for Token {
 /// Proposes tokens. In each namespace: never the same twice, never below the wall clock, always above every token
 /// observed.
 ///
-/// Each namespace counts for itself: a client may write any number into its own namespace's fences, and must not
-/// thereby drive up, or use up, the tokens of others.
+/// Each namespace counts for itself. A client may write any number into the fences of its own namespace, and must not be
+/// able to use up the tokens of others by that.
 #[derive(Debug, Default)]
 pub struct TokenClock {
     last: Mutex<HashMap<String, u64>>,
@@ -65,7 +65,7 @@ impl TokenClock {
     }
 
     fn with_last<T>(&self, namespace: &str, act: impl FnOnce(&mut u64) -> T) -> T {
-        // A panic in these few lines leaves numbers as good as before.
+        // A panic in these few lines leaves valid numbers.
         let mut all = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         match all.get_mut(namespace) {
             Some(last) => act(last),

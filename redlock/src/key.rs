@@ -1,16 +1,16 @@
-//! Names of locks, and what they are called on a master.
+//! Names of locks, and their keys on a master.
 
 use std::fmt;
 use std::sync::Arc;
 
-use super::fence::Token;
+use crate::fence::Token;
 
 /// A lock's name: a namespace and a name within it.
 ///
-/// On a master the key `redlock:<namespace>/<name>` holds the owner, and channels that begin so carry releases; the
-/// sorted set `redlock:<namespace>#fences` holds the last fencing token of each lock of the namespace, and the sorted
-/// set `redlock:<namespace>#queue/<name>` those who wait for this one. A namespace has neither `/` nor `#`, so no
-/// lock's key can be another's, nor a set of any namespace.
+/// On a master the key `redlock:<namespace>/<name>` holds the owner, and channels with that prefix carry messages about
+/// releases. The sorted set `redlock:<namespace>#fences` holds the last fencing token of each lock of the namespace. The
+/// sorted set `redlock:<namespace>#queue/<name>` is the queue of this lock. A namespace has neither `/` nor `#`, so the key
+/// of a lock is never that of another lock, nor a set of any namespace.
 ///
 /// Cheap to clone: its names on a master are made once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -24,7 +24,7 @@ struct Names {
     namespace_end: usize,
 }
 
-/// A name that no lock may have.
+/// A name that is not permitted for a lock.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum InvalidKey {
     /// The namespace is empty, too long, or has a character other than letters, digits, `.`, `_` and `-`.
@@ -35,10 +35,10 @@ pub enum InvalidKey {
     Name(String),
 }
 
-/// What all keys of this project begin with.
+/// Prefix of all keys of this project.
 pub const PREFIX: &str = "redlock:";
-/// The key of a master's armed marker: the `run_id` of the server process that may vote, a space, and the longest TTL
-/// that it grants, in milliseconds. It has no `/`: no lock is called that.
+/// The key of a master's armed marker. Its value is the `run_id` of the server process that may vote, a space, and the
+/// longest TTL that it grants, in milliseconds. It has no `/`, so it is no lock's key.
 pub const ARMED_KEY: &str = "redlock:armed";
 
 impl LockKey {
@@ -84,13 +84,13 @@ impl LockKey {
         &self.0.fences
     }
 
-    /// The channel on which those who wait with this inbox hear of releases.
+    /// The channel on which the waiter with this inbox hears of releases.
     #[must_use]
     pub fn channel(&self, inbox: Token) -> String {
         format!("{}#{inbox}", self.0.key)
     }
 
-    /// The sorted set of those who wait for the lock.
+    /// The sorted set that is the lock's queue.
     #[must_use]
     pub fn queue_key(&self) -> &str {
         &self.0.queue

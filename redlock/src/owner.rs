@@ -1,12 +1,12 @@
-//! Who holds a key: an identity and the fencing token of the grant.
+//! The owner of a key: an identity and the fencing token of the grant.
 
 use std::fmt;
 use std::str::FromStr;
 
-use super::fence::Token;
+use crate::fence::Token;
 
-/// The value of a held key, `<identity>@<token>`: another at each grant, and compared whole, so that a late command of
-/// an earlier grant of the same identity touches nothing.
+/// The value of a held key, `<identity>@<token>`. It differs at each grant and is compared whole, so that a late command
+/// of an earlier grant of the same identity changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Owner {
     identity: String,
@@ -19,14 +19,14 @@ pub struct Owner {
 pub struct ForeignOwner;
 
 impl Owner {
-    /// The owner of a grant. Two contenders that can be told apart must not share an identity: with the same identity
-    /// and the same token they would be one owner.
+    /// The owner of a grant. Two contenders must not share an identity: with the same identity and the same token they
+    /// would be one owner.
     #[must_use]
     pub fn new(identity: impl Into<String>, token: Token) -> Self {
         Self { identity: identity.into(), token }
     }
 
-    /// Who it is.
+    /// The identity.
     #[must_use]
     pub fn identity(&self) -> &str {
         &self.identity
@@ -51,7 +51,7 @@ impl FromStr for Owner {
     fn from_str(value: &str) -> Result<Self, ForeignOwner> {
         let (identity, token) = value.rsplit_once('@').ok_or(ForeignOwner)?;
         let token = token.parse().ok().and_then(Token::new).ok_or(ForeignOwner)?;
-        // `+1` and `01` parse as numbers, but no owner of ours is written so.
+        // `+1` and `01` parse as numbers, but our owners are never written so.
         let owner = Self::new(identity, token);
         if !identity.is_empty() && owner.to_string() == value { Ok(owner) } else { Err(ForeignOwner) }
     }

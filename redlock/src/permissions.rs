@@ -1,17 +1,16 @@
-//! What a client of a namespace must be permitted on each master, as rules of `ACL SETUSER`.
+//! The permissions that a client of a namespace needs on each master, as rules of `ACL SETUSER`.
 
-use super::key::{ARMED_KEY, PREFIX};
+use crate::key::{ARMED_KEY, PREFIX};
 
-/// The commands. Some of them only other libraries need: the scripts of node-redlock ask by EXISTS whether a lock is
-/// free.
+/// The commands. Some are only for other libraries: the scripts of node-redlock ask by EXISTS whether a lock is free.
 const COMMANDS: &str = "+set +get +exists +del +pttl +pexpire +zadd +zscore +zrank +zrem +zrange +zpopmin +time +publish \
      +subscribe +unsubscribe +ping +hello +auth +info +evalsha +eval +client|setname +client|id";
 
 /// The rules for the locks of `namespace`: its keys, fences, queues and channels, reading the armed marker, and the
-/// commands that the engine and other RedLock libraries use. Without a password, `on` or `reset`: those are the caller's.
+/// commands that the engine and other RedLock libraries use. The caller adds the password, `on` and `reset`.
 ///
-/// `knows_setinfo`: the server has `CLIENT SETINFO` (Redis 7.2 and later, every Valkey). An older one refuses a rule that
-/// names it.
+/// `knows_setinfo`: whether the server has `CLIENT SETINFO` (Redis 7.2 and later, every Valkey). An older server refuses a
+/// rule that names it.
 #[must_use]
 pub fn acl_rules(namespace: &str, knows_setinfo: bool) -> Vec<String> {
     let mut rules = vec![

@@ -1,20 +1,20 @@
-//! How many votes make a majority, and when an outcome is decided without waiting for the rest.
+//! How many votes make a majority, and when it is decided without the rest of the answers.
 
-/// The majority of a fixed number of masters. Always of the *configured* number, never of the reachable ones: two sides
-/// of a partition would each find a majority of what they see.
+/// The majority of a fixed number of masters: always of the *configured* number, never of the reachable ones. With the
+/// reachable ones, each side of a partition would find a majority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quorum {
     masters: usize,
 }
 
-/// What a tally of answers amounts to so far.
+/// Whether a majority said yes, by the answers so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum Majority {
     /// A majority said yes.
-    Yes,
-    /// So many said no that a majority of yes cannot come about any more.
-    No,
-    /// Open: wait for more answers.
+    Reached,
+    /// So many said no that a majority of yes is not possible any more.
+    OutOfReach,
+    /// Undecided: more answers are needed.
     Open,
 }
 
@@ -43,15 +43,15 @@ impl Quorum {
         votes >= self.votes_needed()
     }
 
-    /// What `yes` and `no` answers amount to.
+    /// Whether `yes` of the answers so far are a majority, or can still become one besides `no` others.
     #[must_use]
-    pub fn decide(self, yes: usize, no: usize) -> Decision {
+    pub fn decide(self, yes: usize, no: usize) -> Majority {
         if self.is_reached_by(yes) {
-            Decision::Yes
+            Majority::Reached
         } else if yes + self.masters.saturating_sub(yes + no) < self.votes_needed() {
-            Decision::No
+            Majority::OutOfReach
         } else {
-            Decision::Open
+            Majority::Open
         }
     }
 }
@@ -72,13 +72,13 @@ mod tests {
     fn decided_as_soon_as_the_rest_cannot_change_it() {
         let five = Quorum::of(5);
         for (yes, no, expected) in [
-            (0, 0, Decision::Open),
-            (2, 2, Decision::Open),
-            (3, 0, Decision::Yes),
-            (3, 2, Decision::Yes),
-            (0, 3, Decision::No),
-            (2, 3, Decision::No),
-            (0, 2, Decision::Open),
+            (0, 0, Majority::Open),
+            (2, 2, Majority::Open),
+            (3, 0, Majority::Reached),
+            (3, 2, Majority::Reached),
+            (0, 3, Majority::OutOfReach),
+            (2, 3, Majority::OutOfReach),
+            (0, 2, Majority::Open),
         ] {
             assert_eq!(five.decide(yes, no), expected, "{yes} yes, {no} no");
         }
@@ -86,14 +86,14 @@ mod tests {
 
     #[test]
     fn an_even_tie_is_a_no_at_once() {
-        assert_eq!(Quorum::of(2).decide(1, 1), Decision::No);
-        assert_eq!(Quorum::of(4).decide(2, 2), Decision::No);
-        assert_eq!(Quorum::of(4).decide(1, 2), Decision::No);
+        assert_eq!(Quorum::of(2).decide(1, 1), Majority::OutOfReach);
+        assert_eq!(Quorum::of(4).decide(2, 2), Majority::OutOfReach);
+        assert_eq!(Quorum::of(4).decide(1, 2), Majority::OutOfReach);
     }
 
     #[test]
     fn no_masters_never_agree() {
-        assert_eq!(Quorum::of(0).decide(0, 0), Decision::No);
+        assert_eq!(Quorum::of(0).decide(0, 0), Majority::OutOfReach);
     }
 
     proptest! {
@@ -105,17 +105,17 @@ mod tests {
         #[test]
         fn a_full_tally_is_never_open(n in 1_usize..64, yes in 0_usize..64) {
             let yes = yes.min(n);
-            prop_assert_ne!(Quorum::of(n).decide(yes, n - yes), Decision::Open);
+            prop_assert_ne!(Quorum::of(n).decide(yes, n - yes), Majority::Open);
         }
 
         #[test]
         fn a_decision_stands_whatever_the_rest_say(answers in proptest::collection::vec(any::<bool>(), 1..16)) {
             let quorum = Quorum::of(answers.len());
-            let mut decided = Decision::Open;
+            let mut decided = Majority::Open;
             for seen in 0..=answers.len() {
                 let yes = answers[..seen].iter().filter(|yes| **yes).count();
                 let now = quorum.decide(yes, seen - yes);
-                prop_assert!(decided == Decision::Open || now == decided, "{decided:?} became {now:?}");
+                prop_assert!(decided == Majority::Open || now == decided, "{decided:?} became {now:?}");
                 decided = now;
             }
         }

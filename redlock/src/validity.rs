@@ -1,15 +1,16 @@
-//! Until when a grant is proven, on the holder's own monotonic clock.
+//! Until when a grant is valid, on the holder's own monotonic clock.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Share of the TTL that clocks of masters and holder may differ in rate: one in a hundred, as the RedLock page proposes.
+/// Share of the TTL by which the clocks of masters and holder may differ in rate: one in a hundred, as the RedLock page
+/// proposes.
 const DRIFT_DIVISOR: u32 = 100;
 /// Granularity of key expiry on a master (1 ms) and of the holder's timers (1 ms).
 const GRANULARITY: Duration = Duration::from_millis(2);
 
-/// What has to be taken off a lease of `ttl` because clocks do not run alike: 1 % of it plus 2 ms.
+/// What is subtracted from a lease of `ttl` because clocks do not run alike: 1 % of it plus 2 ms.
 ///
 /// Source: the RedLock page's `CLOCK_DRIFT`, with the figures of its reference implementation, redlock-rb.
 #[must_use]
@@ -17,11 +18,11 @@ pub fn drift(ttl: Duration) -> Duration {
     ttl / DRIFT_DIVISOR + GRANULARITY
 }
 
-/// The instant until which a lease of `ttl` is proven if its request was sent at `sent_at`.
+/// The instant until which a lease of `ttl` is valid if its request was sent at `sent_at`.
 ///
-/// `sent_at` must be taken before the first byte of *that* attempt left: a master starts counting when it executes the
-/// command, which is later, so its key outlives this instant. Whatever slept between sending and the answer is thereby
-/// already subtracted.
+/// `sent_at` must be taken before the first byte of *that* attempt is sent. A master starts to count when it executes the
+/// command, which is later, so its key outlives this instant. Any sleep between the question and the answer is already
+/// subtracted by that.
 #[must_use]
 pub fn valid_until(sent_at: Instant, ttl: Duration) -> Instant {
     sent_at + ttl.saturating_sub(drift(ttl))

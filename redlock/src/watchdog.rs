@@ -1,152 +1,156 @@
 //! The watchdog of one lease: renews it, seeds masters that lack it, and tells its holder in time when it is over.
 //!
-//! A task for each lease: what goes wrong in one touches no other. It never extends a validity that has run out, and
-//! stops before a release is sent.
+//! Each lease has a task of its own, so that a fault in one touches no other. The watchdog never extends a validity that
+//! has run out, and stops before a release is sent.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures::stream::StreamExt as _;
+use futures::stream::{BoxStream, StreamExt as _};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::client::Client;
-use super::error::MasterFailure;
-use super::lease::{Grant, Lease, LeaseOptions, LeaseState, Loss, Order, Renewal};
-use super::master::{Bid, Kept, Master, Vote};
-use super::release::Released;
-use super::validity::valid_until;
-use super::vote::Granted;
+use crate::claim::Claim;
+use crate::error::MasterError;
+use crate::lease::{Grant, Lease, LeaseOptions, LeaseState, Loss, Order, Renewal};
+use crate::master::{Master, Vote};
+use crate::masters::Masters;
+use crate::protocol::release::Released;
+use crate::protocol::renewal::{RenewalTally, RenewalVerdict, retry_pause};
+use crate::release::{release, release_in_background};
 
-/// Longest pause before a renewal that had no majority is tried again; a tenth of the TTL where that is less. The shortest
-/// is a third of it.
-const RETRY_PAUSE: Duration = Duration::from_millis(150);
+/// Votes that come in after the vote was won.
+pub(crate) type LateVotes = BoxStream<'static, (usize, Result<Vote, MasterError>)>;
+
+/// A claim that a majority granted.
+pub(crate) struct Granted {
+    pub(crate) claim: Arc<Claim>,
+    pub(crate) grant: Grant,
+    /// Answers that were not waited for.
+    pub(crate) late: Option<LateVotes>,
+}
 
 /// Starts the watchdog of a grant.
-pub(super) fn start<N: Master>(client: &Client<N>, granted: Granted, options: &LeaseOptions) -> Lease {
-    let Granted { bid, grant, late } = granted;
+pub(crate) fn start<M: Master>(masters: &Arc<Masters<M>>, granted: Granted, options: &LeaseOptions) -> Lease {
+    let Granted { claim, grant, late } = granted;
     let (sender, state) = watch::channel(LeaseState::Held(grant));
     let (order, orders) = oneshot::channel();
-    let lease = Lease::new(bid.key().clone(), bid.owner().clone(), state, order);
+    let lease = Lease::new(claim.key().clone(), claim.owner().clone(), state, order);
     let watchdog = Watchdog {
-        client: client.clone(),
-        bid,
+        masters: Arc::clone(masters),
+        claim,
         renewal: options.renewal,
         max_renewals: options.max_renewals.unwrap_or(u64::MAX),
         is_shared: options.is_shared,
         state: sender,
     };
-    client.spawn(async move { watchdog.run(orders, late).await });
+    masters.spawn(async move { watchdog.run(orders, late).await });
     lease
 }
 
-struct Watchdog<N: Master> {
-    client: Client<N>,
-    bid: Arc<Bid>,
+struct Watchdog<M: Master> {
+    masters: Arc<Masters<M>>,
+    claim: Arc<Claim>,
     renewal: Renewal,
     max_renewals: u64,
     is_shared: bool,
     state: watch::Sender<LeaseState>,
 }
 
-/// What a round of renewal came to.
+/// Outcome of a round of renewal.
 enum Round {
-    /// A majority holds the lease for the full TTL again. Sent at that instant.
+    /// A majority has the lease for the full TTL again. The round was sent at that instant.
     Renewed(Instant),
-    /// A majority does not hold it: another has it, or may have had it since.
+    /// A majority does not have it: another owner has it, or may have had it since.
     Taken,
-    /// Neither can be told: too few answers.
-    Unknown(Vec<MasterFailure>),
+    /// Neither is known: too few masters answered, and the others said this.
+    Unknown(Vec<(usize, MasterError)>),
 }
 
-type Late = futures::stream::BoxStream<'static, (usize, Result<Vote, super::error::MasterError>)>;
-
-impl<N: Master> Watchdog<N> {
-    async fn run(self, mut orders: oneshot::Receiver<Order>, late: Option<Late>) {
+impl<M: Master> Watchdog<M> {
+    async fn run(self, mut orders: oneshot::Receiver<Order>, late: Option<LateVotes>) {
         let end = tokio::select! {
             // An order comes first: nothing is renewed once a release was asked for.
             biased;
             order = &mut orders => Err(order.ok()),
             // As if the lease were dropped.
-            () = self.client.closing().cancelled() => Err(None),
-            loss = self.keep(late) => Ok(loss),
+            () = self.masters.closing().cancelled() => Err(None),
+            loss = self.renew_until_lost(late) => Ok(loss),
         };
         match end {
             Ok(Loss::MaxRenewals) => self.let_holder_undo(orders).await,
             Ok(loss) => {
                 self.end(LeaseState::Lost(loss));
-                // A minority of masters may still hold it: the next holder need not wait for them.
-                self.leave();
+                // A minority of masters may still have it: the next holder need not wait for them.
+                self.release_unless_shared();
             }
             Err(Some(Order::Abandon)) => self.end(LeaseState::Released),
             Err(Some(Order::Release(done))) => {
-                // Whoever asked may have gone meanwhile.
-                let _ = done.send(Box::pin(self.release()).await);
+                // The caller may have gone meanwhile.
+                let _ = done.send(Box::pin(self.end_and_release()).await);
             }
             // The lease was dropped, or the client shut down.
             Err(None) => {
                 self.end(LeaseState::Released);
-                self.leave();
+                self.release_unless_shared();
             }
         }
     }
 
-    /// Tells the holder that it is over, and keeps everybody else out while it undoes its work: until it has given the
-    /// lease back or dropped it, at the latest to the end of validity.
+    /// Tells the holder that the lease is over, and keeps everybody else out while the holder undoes its work: until it
+    /// has released or dropped the lease, at the latest until the end of validity.
     async fn let_holder_undo(self, mut orders: oneshot::Receiver<Order>) {
-        let valid_until = self.held().map_or_else(Instant::now, |grant| grant.valid_until);
+        let valid_until = self.valid_grant().map_or_else(Instant::now, |grant| grant.valid_until);
         self.end(LeaseState::Lost(Loss::MaxRenewals));
         let order = tokio::select! {
             order = &mut orders => order.ok(),
             () = sleep_until(valid_until) => None,
-            () = self.client.closing().cancelled() => None,
+            () = self.masters.closing().cancelled() => None,
         };
         match order {
             Some(Order::Abandon) => {}
             Some(Order::Release(done)) => {
-                // Whoever asked may have gone meanwhile.
-                let _ = done.send(Box::pin(self.client.release_bid(&self.bid)).await);
+                // The caller may have gone meanwhile.
+                let _ = done.send(Box::pin(release(&self.masters, &self.claim)).await);
             }
-            None => self.leave(),
+            None => self.release_unless_shared(),
         }
     }
 
-    /// Gives back what nobody needs any more. By a shared grant another may hold the lock, though this one does not.
-    fn leave(&self) {
+    /// Releases a lease that nobody needs any more. By a shared grant another process may still hold the lock.
+    fn release_unless_shared(&self) {
         if !self.is_shared {
-            self.give_back();
+            self.release_in_background();
         }
     }
 
-    fn give_back(&self) {
-        self.client.give_back(&self.bid, (0..self.client.masters().len()).collect(), true);
+    fn release_in_background(&self) {
+        release_in_background(&self.masters, &self.claim, (0..self.masters.count()).collect(), true);
     }
 
-    /// Ends the lease for its holder, then gives it back on all masters. Nobody waits for the masters where it had ended
-    /// before.
-    async fn release(&self) -> Released {
+    /// Ends the lease for its holder, then releases it on all masters. Does not wait for the masters where the lease had
+    /// ended before.
+    async fn end_and_release(&self) -> Released {
         self.end(LeaseState::Released);
         if matches!(*self.state.borrow(), LeaseState::Lost(_)) {
-            self.give_back();
+            self.release_in_background();
             return Released::AlreadyExpired;
         }
-        self.client.release_bid(&self.bid).await
+        release(&self.masters, &self.claim).await
     }
 
-    /// Renews until the lease is lost.
-    async fn keep(&self, late: Option<Late>) -> Loss {
+    async fn renew_until_lost(&self, late: Option<LateVotes>) -> Loss {
         let mut due = match self.renewal {
             Renewal::Every(period) => Some(self.renewed_at() + period),
             Renewal::None => None,
         };
         if let Some(late) = late {
-            // Ends by the masters' own limit on a call.
+            // Ends by the masters' own call timeout.
             Box::pin(self.count_late_votes(late, due)).await;
         }
         loop {
-            let Some(grant) = self.held() else { return Loss::Expired };
+            let Some(grant) = self.valid_grant() else { return Loss::Expired };
             sleep_until(due.map_or(grant.valid_until, |due| due.min(grant.valid_until))).await;
-            if self.held().is_none() {
+            if self.valid_grant().is_none() {
                 return Loss::Expired;
             }
             let (Some(at), Renewal::Every(period)) = (due, self.renewal) else { return Loss::Expired };
@@ -156,83 +160,69 @@ impl<N: Master> Watchdog<N> {
             let round = tokio::select! {
                 biased;
                 () = sleep_until(grant.valid_until) => {
-                    // Either the round has renewed it and was still collecting votes, or it is over.
-                    if self.held().is_none() { return Loss::Expired }
+                    // Either the round has renewed it and was still collecting votes, or the lease is over.
+                    if self.valid_grant().is_none() { return Loss::Expired }
                     Round::Renewed(self.renewed_at())
                 }
-                // Boxed: between its renewals, which is nearly always, a lease takes no room for one.
+                // Boxed: nearly always a lease is between its renewals, and takes no room for one then.
                 round = Box::pin(self.renew()) => round,
             };
             due = Some(match round {
                 Round::Renewed(sent_at) => sent_at + period,
                 Round::Taken => return Loss::Taken,
                 Round::Unknown(failures) => {
-                    let error = self.client.no_quorum(self.client.masters().len() - failures.len(), failures);
-                    tracing::debug!(key = %self.bid.key(), owner = self.bid.value(), %error, late = ?at.elapsed(), "not renewed");
-                    let longest = RETRY_PAUSE.min(self.bid.ttl() / 10);
-                    Instant::now() + self.client.random_between(longest / 3, longest)
+                    let error = self.masters.no_quorum(self.masters.count() - failures.len(), failures);
+                    tracing::debug!(key = %self.claim.key(), owner = self.claim.value(), %error, late = ?at.elapsed(), "not renewed");
+                    let (shortest, longest) = retry_pause(self.claim.ttl());
+                    Instant::now() + self.masters.random_between(shortest, longest)
                 }
             });
         }
     }
 
-    /// One round of renewal. Validity is extended as soon as a majority has renewed; the rest of the round is for the
+    /// One round of renewal. Validity is extended as soon as a majority has renewed. The rest of the round is for the
     /// masters that lack the key.
     async fn renew(&self) -> Round {
-        let quorum = self.client.quorum();
         let sent_at = Instant::now();
-        let mut answers = self.client.ask_renew(&self.bid, sent_at);
-        let (mut votes, mut missing, mut others, mut failures) = (0, Vec::new(), 0, Vec::new());
+        let mut answers = self.masters.ask_renew(&self.claim, sent_at);
+        let mut tally = RenewalTally::new(self.masters.quorum());
         while let Some((index, answer)) = answers.next().await {
-            match answer {
-                Ok(Kept::Yes) => votes += 1,
-                Ok(Kept::Missing) => missing.push(index),
-                Ok(Kept::Other) => others += 1,
-                Err(error) => failures.push(self.client.failure(index, error)),
-            }
-            if votes == quorum.votes_needed() && !self.extend(sent_at, votes) {
-                return Round::Unknown(failures);
-            }
-            // Armed masters without this owner's key could have granted another since the last renewal. Where they are a
-            // majority, nobody can tell that they did not.
-            if quorum.is_reached_by(missing.len() + others) {
-                return Round::Taken;
+            match tally.hear(index, answer) {
+                RenewalVerdict::Renewed if !self.extend(sent_at, tally.votes()) => {
+                    return Round::Unknown(tally.take_failures());
+                }
+                RenewalVerdict::Taken => return Round::Taken,
+                RenewalVerdict::Renewed | RenewalVerdict::Open => {}
             }
         }
-        votes += self.seed(missing, &mut failures).await;
-        if quorum.is_reached_by(votes) && self.extend(sent_at, votes) {
+        self.seed(&mut tally).await;
+        if tally.is_renewed() && self.extend(sent_at, tally.votes()) {
             Round::Renewed(sent_at)
         } else {
-            Round::Unknown(failures)
+            Round::Unknown(tally.take_failures())
         }
     }
 
-    /// Gives the key to masters that lack it, only while the own validity runs. Answers how many took it.
-    async fn seed(&self, missing: Vec<usize>, failures: &mut Vec<MasterFailure>) -> usize {
-        if missing.is_empty() || self.held().is_none() {
-            return 0;
+    /// Gives the key to masters that lack it, only while the own validity runs.
+    async fn seed(&self, tally: &mut RenewalTally) {
+        if tally.to_seed().is_empty() || self.valid_grant().is_none() {
+            return;
         }
-        let deadline = Instant::now() + self.client.call_timeout();
-        let mut answers = self.client.ask(missing, |masters, index| {
-            let bid = Arc::clone(&self.bid);
-            async move { (index, masters[index].seed(&bid, deadline).await) }
+        let deadline = self.masters.call_deadline(Instant::now());
+        let mut answers = self.masters.ask(tally.to_seed().iter().copied(), |masters, index| {
+            let claim = Arc::clone(&self.claim);
+            async move { (index, masters[index].seed(&claim, deadline).await) }
         });
-        let mut seeded = 0;
         while let Some((index, answer)) = answers.next().await {
-            match answer {
-                Ok(Kept::Yes) => seeded += 1,
-                Ok(Kept::Missing | Kept::Other) => {}
-                Err(error) => failures.push(self.client.failure(index, error)),
-            }
+            tally.hear_seed(index, answer);
         }
-        seeded
     }
 
-    async fn count_late_votes(&self, mut late: Late, due: Option<Instant>) {
+    async fn count_late_votes(&self, mut late: LateVotes, due: Option<Instant>) {
         let collect = async {
             while let Some((_, vote)) = late.next().await {
-                if vote == Ok(Vote::Yes) {
-                    self.change(|grant| grant.votes += 1);
+                if vote == Ok(Vote::Granted) {
+                    self.change(Grant::with_late_vote);
                 }
             }
         };
@@ -243,7 +233,7 @@ impl<N: Master> Watchdog<N> {
     }
 
     /// The grant, while it is valid.
-    fn held(&self) -> Option<Grant> {
+    fn valid_grant(&self) -> Option<Grant> {
         self.state.borrow().valid_at(Instant::now())
     }
 
@@ -254,37 +244,27 @@ impl<N: Master> Watchdog<N> {
         }
     }
 
-    /// Extends validity to a full TTL from `sent_at`. Answers whether it did: not where validity has run out meanwhile,
-    /// since the holder may have been told so.
+    /// Extends validity to a full TTL from `sent_at`. Returns whether it did.
     fn extend(&self, sent_at: Instant, votes: usize) -> bool {
-        self.change(|grant| {
-            if grant.renewed_at < sent_at {
-                grant.renewals += 1;
-                grant.renewed_at = sent_at;
-                grant.valid_until = valid_until(sent_at, self.bid.ttl());
-            }
-            grant.votes = votes;
+        self.change(|grant, now| grant.extended(sent_at, self.claim.ttl(), votes, now))
+    }
+
+    /// Replaces the grant, if there is another as of now. The clock is read under the lock of the state: where
+    /// [`Lease::is_held`] has found the lease over, it never finds it held again.
+    fn change(&self, change: impl FnOnce(Grant, Instant) -> Option<Grant>) -> bool {
+        self.state.send_if_modified(|state| {
+            let LeaseState::Held(grant) = state else { return false };
+            let Some(changed) = change(*grant, Instant::now()) else { return false };
+            *grant = changed;
+            true
         })
     }
 
-    /// Changes the grant if it is still valid. The clock is read under the lock of the state, so that whoever found the
-    /// lease over by [`Lease::is_held`] never finds it held again.
-    fn change(&self, change: impl FnOnce(&mut Grant)) -> bool {
-        self.state.send_if_modified(|state| match state {
-            LeaseState::Held(grant) if Instant::now() < grant.valid_until => {
-                change(grant);
-                true
-            }
-            _ => false,
-        })
-    }
-
-    /// Ends the lease for its holder. One that has run out before is lost, however it was to end.
+    /// Ends the lease for its holder.
     fn end(&self, end: LeaseState) {
         self.state.send_if_modified(|state| {
-            let LeaseState::Held(grant) = *state else { return false };
-            let ran_out = end == LeaseState::Released && Instant::now() >= grant.valid_until;
-            *state = if ran_out { LeaseState::Lost(Loss::Expired) } else { end };
+            let Some(ended) = state.ended(end, Instant::now()) else { return false };
+            *state = ended;
             true
         });
     }

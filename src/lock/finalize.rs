@@ -48,7 +48,7 @@ pub(crate) async fn remove(api: &ApiServer, subject: &Subject, object: &WatchedL
 /// may be left on them.
 pub(crate) fn event(ending: Option<Ending>, may_be_held: bool) -> Option<LockEvent> {
     let may_be_left = match ending {
-        Some(Ending::Released(Released::Held)) => return Some(LockEvent::Released),
+        Some(Ending::Released(Released::Freed)) => return Some(LockEvent::Released),
         Some(Ending::Released(Released::AlreadyExpired) | Ending::Nothing) => false,
         Some(Ending::Released(Released::Unknown)) => true,
         Some(Ending::Abandoned) | None => may_be_held,
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn what_could_not_be_released_is_reported_and_nothing_else() {
         let released = |r| Some(Ending::Released(r));
-        assert_eq!(event(released(Released::Held), true), Some(LockEvent::Released));
+        assert_eq!(event(released(Released::Freed), true), Some(LockEvent::Released));
         assert_eq!(event(released(Released::AlreadyExpired), true), None);
         assert_eq!(event(None, false), None);
         assert_eq!(event(Some(Ending::Nothing), false), None, "a contender has nothing to release");

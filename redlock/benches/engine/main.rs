@@ -78,7 +78,7 @@ impl Client for Contender {
 
     async fn unlock(&self, lease: Lease) -> Result<(), String> {
         match lease.release().await {
-            Released::Held => Ok(()),
+            Released::Freed => Ok(()),
             found => Err(format!("released: {found:?}")),
         }
     }

@@ -1,4 +1,4 @@
-//! Where a server listens, how to log in, and whether it shows a marker.
+//! Address, credentials and marker of a server.
 
 use std::error::Error;
 use std::fmt;
@@ -17,27 +17,27 @@ use crate::error::MasterError;
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// Host name or IP address, and port. The name is resolved afresh at each connection.
+    /// Host name or IP address, and port. The name is resolved again at each connection.
     Tcp(String, u16),
-    /// The same inside TLS 1.2 or 1.3. The server must show a certificate for this host name or address.
+    /// The same inside TLS 1.2 or 1.3. The server must present a certificate for this host name or address.
     Tls(String, u16, TlsFiles),
     /// A Unix socket.
     Unix(PathBuf),
 }
 
-/// Files of TLS, in PEM form. They are read at each connection, so that rotated certificates are taken up.
+/// Files for TLS, in PEM form. They are read at each connection, so that rotated certificates are used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Certificates of the authorities that may vouch for the server. The system's own are not asked.
+    /// Certificates of the authorities that are trusted for the server. The system's own are not.
     pub authorities: PathBuf,
-    /// What to show to a server that wants to know its clients.
+    /// The client's certificate, for a server that asks for one.
     pub client: Option<ClientCertificate>,
 }
 
 /// Files of a client's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCertificate {
-    /// The certificate, and those between it and the server's authority.
+    /// The certificate, with the intermediate ones up to the server's authority.
     pub certificate: PathBuf,
     /// Its private key.
     pub key: PathBuf,
@@ -55,8 +55,8 @@ pub enum Credentials {
         /// Its password.
         password: String,
     },
-    /// Files that hold the user and its password, read at each connection, so that a rotated password is taken up.
-    /// White space at their ends does not count.
+    /// Files with the user and its password. They are read at each connection, so that a rotated password is used.
+    /// White space at their ends is ignored.
     Files {
         /// File with the ACL user.
         username: PathBuf,
@@ -65,20 +65,20 @@ pub enum Credentials {
     },
 }
 
-/// Whether a server shows by a marker that it may vote.
+/// Whether a server's votes need the armed marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Marker {
     /// It votes only while `redlock:armed` names its present process (a `RedisLockCluster`'s master).
     Required,
-    /// Somebody else runs it, and there is no marker: it votes at once after a restart. Whoever runs it must keep one
-    /// that lost its data away for as long as the longest lease that is asked for, or two may hold a lock.
+    /// Somebody else runs the server, and there is no marker: it votes at once after a restart. Its administrator must
+    /// keep a server that lost its data away for as long as the longest lease, or two may hold a lock.
     Unused,
 }
 
-/// One server: its name, where it listens, how to log in, and whether it shows a marker.
+/// One server: its name, address, credentials and marker.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
-    /// What it is called in errors and logs.
+    /// Its name in errors and logs.
     pub name: String,
     /// Where it listens.
     pub address: Address,
@@ -108,7 +108,7 @@ impl fmt::Debug for Credentials {
 }
 
 impl Endpoint {
-    /// How to connect now: files of credentials and certificates are read afresh.
+    /// How to connect now. Reads the files of credentials and certificates.
     pub(super) async fn client(&self) -> Result<redis::Client, MasterError> {
         let invalid = |e: RedisError| MasterError::Misconfigured(e.to_string());
         let (address, certificates) = match &self.address {
@@ -148,10 +148,10 @@ impl TlsFiles {
     }
 }
 
-/// What a failure of TLS says of the master; `None` where TLS is not to blame. A side that does not accept the other's
-/// certificate is an [`MasterError::Auth`]; a server without TLS, or with one that does not fit, is misconfigured.
+/// The error of a master with which TLS failed; `None` for other failures. Where one side does not accept the other's
+/// certificate, it is [`MasterError::Auth`]. A server without TLS, or with an unsupported version, is misconfigured.
 pub(super) fn tls_error(error: &RedisError) -> Option<MasterError> {
-    // The library hands its source out as it keeps it: shared.
+    // The library wraps its source in an `Arc`.
     let source = error.source()?.downcast_ref::<Arc<dyn Error + Send + Sync>>()?;
     let tls: &rustls::Error = source.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref()?;
     Some(match tls {

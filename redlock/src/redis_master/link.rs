@@ -1,4 +1,4 @@
-//! The one connection to a server: made, checked, given up and made again in the background.
+//! The one connection to a server: made, checked, closed and made again in the background.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -15,15 +15,15 @@ use super::endpoint::{Endpoint, tls_error};
 use super::subscriptions::Subscriptions;
 use crate::error::MasterError;
 
-/// Limit on connecting, logging in and checking. Longer than a call's: it costs nobody anything, since calls meanwhile
-/// fail at once.
+/// Timeout of connecting, logging in and checking. Longer than a call timeout: nobody waits for it, since calls fail at
+/// once meanwhile.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Calls that may wait to be written to the connection. Beyond it they wait for room, and give up at their own limit: a
-/// master that reads nothing costs no more memory than this.
+/// Calls that may wait to be written to the connection. Beyond it they wait for room until they time out: a master that
+/// reads nothing costs no more memory than this.
 const QUEUE_LENGTH: usize = 1024;
-/// The connection is given up after so many calls in a row without an answer, once the server has been silent for so
-/// many limits on a call. Not after the calls alone: one short stall can cost hundreds that were under way together.
-/// While it is being made again calls fail at once: this is the circuit breaker, and the handshake is its probe.
+/// The connection is closed after this number of calls in a row without an answer, once the server has been silent for as
+/// many call timeouts. The calls alone do not suffice: one short stall can fail hundreds that were under way together.
+/// While the connection is made again calls fail at once: this is the circuit breaker, and the handshake is its probe.
 const TIMEOUTS_UNTIL_BROKEN: u32 = 3;
 /// Shortest and longest pause before a connection is tried again. The pause is drawn between the shortest and a bound
 /// that doubles, so that the clients of a restarted server do not come back in step.
@@ -33,7 +33,7 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::fro
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) connection: MultiplexedConnection,
-    /// Names the server process: read after connecting, and a restart always breaks the connection.
+    /// Name of the server process, read after connecting. A restart always breaks the connection.
     pub(super) run_id: String,
     made_at: Instant,
     /// Calls without an answer since the last one.
@@ -54,14 +54,14 @@ pub(super) enum LinkState {
 impl Link {
     /// An answer came in time.
     pub(super) fn answered(&self) {
-        // The common case writes nothing, so that callers on many cores do not fight for the cache line.
+        // The common case writes nothing, so that callers on many cores do not compete for the cache line.
         if self.timeouts.load(Ordering::Relaxed) != 0 {
             self.timeouts.store(0, Ordering::Relaxed);
         }
     }
 
-    /// A call that was sent then had no answer within `limit`.
-    pub(super) fn timed_out(&self, sent_at: Instant, limit: Duration) {
+    /// A call that was sent at `sent_at` timed out after `timeout`.
+    pub(super) fn timed_out(&self, sent_at: Instant, timeout: Duration) {
         let sent = u64::try_from(sent_at.duration_since(self.made_at).as_micros()).unwrap_or(u64::MAX);
         let silent_since = if self.timeouts.fetch_add(1, Ordering::Relaxed) == 0 {
             self.silent_since.store(sent, Ordering::Relaxed);
@@ -70,18 +70,19 @@ impl Link {
             self.silent_since.load(Ordering::Relaxed)
         };
         let silence = self.made_at.elapsed().saturating_sub(Duration::from_micros(silent_since));
-        if self.timeouts.load(Ordering::Relaxed) >= TIMEOUTS_UNTIL_BROKEN && silence >= TIMEOUTS_UNTIL_BROKEN * limit {
+        if self.timeouts.load(Ordering::Relaxed) >= TIMEOUTS_UNTIL_BROKEN && silence >= TIMEOUTS_UNTIL_BROKEN * timeout
+        {
             self.broken.cancel();
         }
     }
 
-    /// The connection is of no more use.
+    /// The connection cannot be used any more.
     pub(super) fn break_off(&self) {
         self.broken.cancel();
     }
 }
 
-/// Keeps a connection to `endpoint` until `stop`, and says by `state` whether there is one.
+/// Keeps a connection to `endpoint` until `stop`, and publishes by `state` whether there is one.
 pub(super) async fn keep_connected(
     endpoint: Endpoint,
     subscriptions: Arc<Subscriptions>,
@@ -99,7 +100,7 @@ pub(super) async fn keep_connected(
                 let broken = link.broken.clone();
                 tracing::debug!(master = endpoint.name, address = %endpoint.address, run_id = link.run_id, "connected");
                 state.send_replace(LinkState::Up(Arc::new(link)));
-                // Releases during the gap were not heard.
+                // Messages about releases were missed meanwhile.
                 subscriptions.tell_gap();
                 failures = 0;
                 tokio::select! {
@@ -139,7 +140,7 @@ async fn connect(endpoint: &Endpoint, subscriptions: &Arc<Subscriptions>) -> Res
             Ok::<_, std::convert::Infallible>(())
         }
     };
-    // The limits are ours: on the whole handshake, and on each call by its own deadline.
+    // The timeouts are the engine's: one for the whole handshake, and a deadline for each call.
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(None)
         .set_response_timeout(None)
@@ -164,9 +165,9 @@ async fn connect(endpoint: &Endpoint, subscriptions: &Arc<Subscriptions>) -> Res
     let channels = subscriptions.channels();
     if !channels.is_empty() {
         match connection.subscribe(channels).await.map_err(|e| master_error(&e)) {
-            // Without leave for a channel its waiters hear nothing, and look instead. All else works.
+            // Without permission to a channel its waiters hear nothing, and check the lock instead. All else works.
             Err(MasterError::Auth(why)) => {
-                tracing::warn!(master = endpoint.name, why, "waits without news of releases")
+                tracing::warn!(master = endpoint.name, why, "waits without news of releases");
             }
             subscribed => subscribed?,
         }
@@ -181,7 +182,7 @@ async fn connect(endpoint: &Endpoint, subscriptions: &Arc<Subscriptions>) -> Res
     })
 }
 
-/// What an error of the Redis library says of the master.
+/// The error of a master, from an error of the Redis library.
 pub(super) fn master_error(error: &RedisError) -> MasterError {
     // The text of an I/O or server error carries no password: the library keeps credentials out of its errors.
     match error.kind() {

@@ -1,21 +1,22 @@
 //! A Redis server as a master: three plain commands to acquire, a script for the rest, one connection for all.
 //!
 //! # Connection
-//! It is made in the background, within a second, and carries the calls of all locks and the messages of their
-//! releases. It is given up when three calls in a row had no answer and nothing has come for three limits on a call:
-//! calls then fail at once with [`MasterError::Unreachable`], and it is made again after a pause of 100 ms to 2 s. Only
-//! the very first one is waited for, up to the limit on the call.
+//! It is made in the background, within a second, and carries the calls of all locks and the messages about their
+//! releases. It is closed when three calls in a row had no answer and nothing has arrived for three call timeouts. Calls
+//! then fail at once with [`MasterError::Unreachable`], and the engine reconnects after a pause of 100 ms to 2 s. Only the
+//! very first connection is waited for, until the call times out.
 //!
 //! # What a server must be
-//! Redis 6.2 or later (RESP3 and `ZADD GT`; the tests run on 7), or Valkey: a master on its own, without a replica that
-//! takes over, and with `maxmemory-policy noeviction`. Replicas, and servers that still load their data, are refused;
-//! the eviction policy and what is kept on disk are not looked at. Where nobody arms it, see [`Marker::Unused`].
+//! Redis 6.2 or later (RESP3 and `ZADD GT`; the tests run on 7), or Valkey: a server on its own, without a replica that
+//! takes over, and with `maxmemory-policy noeviction`. The engine refuses replicas, servers that still load their data, and
+//! servers with another eviction policy. It does not check what they keep on disk. For a server that nobody arms, see
+//! [`Marker::Unused`].
 //!
-//! # What a user must be permitted
+//! # Permissions of a user
 //! For the locks of a namespace `a`, in the words of `ACL SETUSER`: `~redlock:a/*`, `~redlock:a#fences`,
 //! `~redlock:a#queue/*`, `%R~redlock:armed`, `&redlock:a/*`, and the commands `set get del pttl pexpire zadd zscore
 //! zrank zrange zrem zpopmin time publish subscribe unsubscribe hello auth info eval evalsha`. Without the channels a
-//! waiter hears of no release, and looks once a second instead.
+//! waiter hears of no release, and checks the lock once a second instead.
 
 mod endpoint;
 mod link;
@@ -36,41 +37,43 @@ pub use self::endpoint::{Address, ClientCertificate, Credentials, Endpoint, Mark
 use self::link::{Link, LinkState, master_error};
 use self::script::{ENQUEUE, READ, RELEASE, RENEW, SEED, Script};
 use self::subscriptions::{Subscriptions, Waiter};
-use super::error::MasterError;
-use super::fence::Token;
-use super::key::{ARMED_KEY, LockKey};
-use super::master::{Bid, Freed, Heard, Kept, Master, Place, QUEUE_LIFETIME, Queued, Reading, Vote};
+use crate::claim::Claim;
+use crate::error::MasterError;
+use crate::fence::Token;
+use crate::key::{ARMED_KEY, LockKey};
+use crate::master::{Extension, Heard, Master, Place, QUEUE_LIFETIME, Queued, Reading, ReleaseAnswer, Vote};
 
-/// How much too late a limit on a call is noticed when the process was not running.
+/// A call timeout that is noticed later than this shows that the process was not running.
 const STALL: Duration = Duration::from_millis(5);
 
 /// Whether the server is connected and fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// The first connection is still being made.
+    /// The first connection is not made yet.
     Connecting,
     /// Connected to the server process with this `run_id`.
     Up {
-        /// Names the server process; another after each restart.
+        /// Name of the server process: another one after each restart.
         run_id: String,
     },
-    /// Not connected, and why.
+    /// Not connected, with the reason.
     Down(MasterError),
 }
 
-/// A Redis server as a master: one connection, kept and renewed in the background, shared by all locks of the process.
+/// A Redis server as a master. All locks of the process share its one connection, which is made again in the background
+/// whenever it breaks.
 #[derive(Debug)]
 pub struct RedisMaster {
     endpoint: Endpoint,
     state: watch::Receiver<LinkState>,
     subscriptions: Arc<Subscriptions>,
-    /// SUBSCRIBE and UNSUBSCRIBE of a channel must reach the server in the order in which its waiters came and went.
+    /// SUBSCRIBE and UNSUBSCRIBE of a channel must reach the server in the order in which its waiters came and left.
     subscribing: Arc<tokio::sync::Mutex<()>>,
     _stop: DropGuard,
 }
 
 impl RedisMaster {
-    /// Begins to connect, in the background of the current tokio runtime, until the value is dropped.
+    /// Connects in the background of the current tokio runtime, until the value is dropped.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -82,7 +85,7 @@ impl RedisMaster {
         Self { endpoint, state, subscriptions, subscribing: Arc::default(), _stop: stop.drop_guard() }
     }
 
-    /// Whether the server is connected, as of its last call or attempt.
+    /// Whether the server is connected, as of the last call or attempt to connect.
     #[must_use]
     pub fn health(&self) -> Health {
         match &*self.state.borrow() {
@@ -92,7 +95,7 @@ impl RedisMaster {
         }
     }
 
-    /// The connection; at once, but for the very first, which is waited for until `deadline`.
+    /// The connection, at once. Only the very first is waited for, until `deadline`.
     async fn link(&self, deadline: Instant) -> Result<Arc<Link>, MasterError> {
         if let LinkState::Up(link) = &*self.state.borrow() {
             return Ok(Arc::clone(link));
@@ -110,7 +113,7 @@ impl RedisMaster {
         }
     }
 
-    /// Makes a call on the connection, until `deadline`; longer only if this process itself was stopped meanwhile.
+    /// Makes a call on the connection, until `deadline`. Longer only if this process itself was stopped meanwhile.
     async fn call<F, R, T>(&self, deadline: Instant, request: F) -> Result<T, MasterError>
     where
         F: FnOnce(MultiplexedConnection, Arc<Link>) -> R,
@@ -118,12 +121,12 @@ impl RedisMaster {
     {
         let link = self.link(deadline).await?;
         let sent_at = Instant::now();
-        let limit = deadline.saturating_duration_since(sent_at);
+        let timeout = deadline.saturating_duration_since(sent_at);
         let mut request = std::pin::pin!(request(link.connection.clone(), Arc::clone(&link)));
         let mut answer = tokio::time::timeout_at(deadline, &mut request).await;
         if answer.is_err() && deadline.elapsed() > STALL {
-            // It was this process that slept. The answer may be there, unread, and the master had no fair chance.
-            answer = tokio::time::timeout(limit, &mut request).await;
+            // This process was stopped. The answer may be there, unread, and the master had no fair chance.
+            answer = tokio::time::timeout(timeout, &mut request).await;
         }
         match answer {
             Ok(Ok(answer)) => {
@@ -134,32 +137,37 @@ impl RedisMaster {
                 if error.is_unrecoverable_error() {
                     link.break_off();
                 } else {
-                    // Of whatever kind: it answers.
+                    // Whatever the error is, the server answers.
                     link.answered();
                 }
                 Err(master_error(&error))
             }
             Err(_) => {
-                link.timed_out(sent_at, limit);
+                link.timed_out(sent_at, timeout);
                 Err(MasterError::Timeout)
             }
         }
     }
 
-    /// Runs a script that answers [`Kept`] as a number.
-    async fn keep(&self, script: &'static Script, bid: &Bid, deadline: Instant) -> Result<Kept, MasterError> {
+    /// Runs a script that answers [`Extension`] as a number.
+    async fn run_extension(
+        &self,
+        script: &'static Script,
+        claim: &Claim,
+        deadline: Instant,
+    ) -> Result<Extension, MasterError> {
         let required = self.endpoint.marker == Marker::Required;
         let answer: i64 = self
             .call(deadline, async |connection, link| {
                 let run_id = if required { link.run_id.as_str() } else { "" };
-                let ttl = millis(bid.ttl()).to_string();
-                script.run(connection, &[bid.key().redis_key()], &[bid.value(), &ttl, run_id]).await
+                let ttl = millis(claim.ttl()).to_string();
+                script.run(connection, &[claim.key().redis_key()], &[claim.value(), &ttl, run_id]).await
             })
             .await?;
         match answer {
-            1 => Ok(Kept::Yes),
-            0 => Ok(Kept::Missing),
-            -1 => Ok(Kept::Other),
+            1 => Ok(Extension::Extended),
+            0 => Ok(Extension::Missing),
+            -1 => Ok(Extension::HeldByOther),
             -2 => Err(MasterError::Quarantined),
             -3 => Err(MasterError::TtlRefused),
             other => Err(MasterError::Protocol(format!("{} answered {other}", script.name()))),
@@ -177,19 +185,24 @@ impl Master for RedisMaster {
         &self.endpoint.name
     }
 
-    async fn acquire(&self, bid: &Bid, deadline: Instant) -> Result<Vote, MasterError> {
-        let (key, ttl) = (bid.key(), millis(bid.ttl()));
+    async fn acquire(&self, claim: &Claim, deadline: Instant) -> Result<Vote, MasterError> {
+        let (key, ttl) = (claim.key(), millis(claim.ttl()));
         if ttl == 0 {
             return Err(MasterError::TtlRefused);
         }
         let required = self.endpoint.marker == Marker::Required;
         let count = if required { 3 } else { 2 };
         let mut commands = redis::Pipeline::with_capacity(count);
-        let mut set = redis::Cmd::with_capacity(6, key.redis_key().len() + bid.value().len() + 32);
-        set.arg("SET").arg(key.redis_key()).arg(bid.value()).arg("NX").arg("PX").arg(ttl);
+        let mut set = redis::Cmd::with_capacity(6, key.redis_key().len() + claim.value().len() + 32);
+        set.arg("SET").arg(key.redis_key()).arg(claim.value()).arg("NX").arg("PX").arg(ttl);
         commands.add_command(set);
         let mut vote = redis::Cmd::with_capacity(6, key.fences_key().len() + key.redis_key().len() + 32);
-        vote.arg("ZADD").arg(key.fences_key()).arg("GT").arg("CH").arg(bid.owner().token().get()).arg(key.redis_key());
+        vote.arg("ZADD")
+            .arg(key.fences_key())
+            .arg("GT")
+            .arg("CH")
+            .arg(claim.owner().token().get())
+            .arg(key.redis_key());
         commands.add_command(vote);
         if required {
             commands.cmd("GET").arg(ARMED_KEY);
@@ -199,42 +212,42 @@ impl Master for RedisMaster {
                 Ok((connection.req_packed_commands(&commands, 0, count).await?, link))
             })
             .await?;
-        // An error in any of the three is the master's answer, even where the key was set: the caller gives it back.
+        // An error in any of the three is the master's answer, even where the key was set: the caller releases it.
         let mut answers = answers.into_iter().map(|a| a.extract_error().map_err(|e| master_error(&e)));
         let mut next =
             || answers.next().unwrap_or_else(|| Err(MasterError::Protocol("an answer is missing".to_owned())));
         let (set, fence) = (next()?, next()?);
         match set {
             Value::Okay => {}
-            Value::Nil => return Ok(Vote::Held),
+            Value::Nil => return Ok(Vote::HeldByOther),
             other => return Err(MasterError::Protocol(format!("SET answered {other:?}"))),
         }
         if required {
             let armed = redis::from_redis_value::<Option<String>>(next()?).ok().flatten();
-            check_marker(armed.as_deref(), &link.run_id, bid.ttl())?;
+            check_marker(armed.as_deref(), &link.run_id, claim.ttl())?;
         }
         match fence {
-            Value::Int(1) => Ok(Vote::Yes),
+            Value::Int(1) => Ok(Vote::Granted),
             Value::Int(0) => Ok(Vote::StaleToken),
             other => Err(MasterError::Protocol(format!("ZADD answered {other:?}"))),
         }
     }
 
-    async fn renew(&self, bid: &Bid, deadline: Instant) -> Result<Kept, MasterError> {
-        self.keep(&RENEW, bid, deadline).await
+    async fn renew(&self, claim: &Claim, deadline: Instant) -> Result<Extension, MasterError> {
+        self.run_extension(&RENEW, claim, deadline).await
     }
 
-    async fn seed(&self, bid: &Bid, deadline: Instant) -> Result<Kept, MasterError> {
-        self.keep(&SEED, bid, deadline).await
+    async fn seed(&self, claim: &Claim, deadline: Instant) -> Result<Extension, MasterError> {
+        self.run_extension(&SEED, claim, deadline).await
     }
 
-    async fn release(&self, bid: &Bid, wake: bool, deadline: Instant) -> Result<Freed, MasterError> {
-        let keys = [bid.key().redis_key(), bid.key().queue_key()];
-        let args = [bid.value(), if wake { "1" } else { "0" }];
+    async fn release(&self, claim: &Claim, wake: bool, deadline: Instant) -> Result<ReleaseAnswer, MasterError> {
+        let keys = [claim.key().redis_key(), claim.key().queue_key()];
+        let args = [claim.value(), if wake { "1" } else { "0" }];
         match self.call(deadline, async |connection, _| RELEASE.run::<i64>(connection, &keys, &args).await).await? {
-            0 => Ok(Freed::No),
-            1 => Ok(Freed::Yes),
-            2 => Ok(Freed::Passed),
+            0 => Ok(ReleaseAnswer::NotOwner),
+            1 => Ok(ReleaseAnswer::Deleted),
+            2 => Ok(ReleaseAnswer::HandedOn),
             other => Err(MasterError::Protocol(format!("release answered {other}"))),
         }
     }
@@ -274,7 +287,7 @@ impl Master for RedisMaster {
         let Ok(turn) = tokio::time::timeout_at(deadline, Arc::clone(&self.subscribing).lock_owned()).await else {
             return Err(MasterError::Timeout);
         };
-        // On the list before the server is asked: a connection that is made meanwhile subscribes for the whole list.
+        // Added to the list before the server is asked: a connection made meanwhile subscribes to the whole list.
         let first = self.subscriptions.add(&channel, Waiter { index, wake: wake.clone() });
         tokio::spawn(unsubscribe_when_closed(
             Arc::clone(&self.subscriptions),
@@ -309,22 +322,22 @@ async fn unsubscribe_when_closed(
             LinkState::Connecting | LinkState::Down(_) => return,
         };
         let mut connection = link.connection.clone();
-        // An answer is not needed, but a dead connection must not hold up those who come next.
+        // The answer is not needed, but a dead connection must not block the next subscriptions.
         let _ = tokio::time::timeout(Duration::from_secs(1), connection.unsubscribe(channel)).await;
     }
 }
 
-/// What a script read of a lock: owner, what is left in milliseconds (negative without an end), fence.
+/// What a script read of a lock: owner, time to live in milliseconds (negative without an end), fence.
 fn reading(owner: Option<Vec<u8>>, remaining: i64, fence: Option<f64>) -> Reading {
     // Scores are whole numbers up to 2^53, exact in a double.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     let fence = fence.and_then(|f| Token::new(f as u64));
-    // Some libraries write bytes drawn at random, which are no text: these are shown escaped.
+    // Some libraries write random bytes, which are no text: these are shown escaped.
     let text = |value: Vec<u8>| String::from_utf8(value).unwrap_or_else(|e| e.as_bytes().escape_ascii().to_string());
     Reading { owner: owner.map(text), remaining: u64::try_from(remaining).ok().map(Duration::from_millis), fence }
 }
 
-/// Whether the marker names this server process, and permits the TTL.
+/// Whether the marker names this server process, and its cap permits the TTL.
 fn check_marker(armed: Option<&str>, run_id: &str, ttl: Duration) -> Result<(), MasterError> {
     match armed.and_then(|a| a.split_once(' ')) {
         Some((process, cap)) if process == run_id && !run_id.is_empty() => match cap.parse() {

@@ -1,11 +1,11 @@
-//! The scripts that run on a server: sent by hash, and whole where the server does not know them.
+//! The scripts that run on a server: called by hash, and sent whole where the server does not know them.
 
 use std::sync::LazyLock;
 
 use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, FromRedisValue, RedisResult, ServerErrorKind};
 
-/// The source of a script that runs on an armed master only.
+/// The source of a script that runs only on an armed master.
 macro_rules! armed {
     ($file:literal) => {
         concat!(include_str!("../scripts/armed.lua"), include_str!($file))
@@ -25,7 +25,7 @@ pub(super) static ENQUEUE: LazyLock<Script> =
 /// Read owner, remaining time and fence.
 pub(super) static READ: LazyLock<Script> = LazyLock::new(|| Script::new("read", include_str!("../scripts/read.lua")));
 
-/// A script. Each is safe to run twice: an answer that was lost may be asked for again.
+/// A script. Each is safe to run twice: where an answer was lost, it may be called again.
 #[derive(Debug)]
 pub(super) struct Script {
     name: &'static str,
@@ -38,13 +38,13 @@ impl Script {
         Self { name, source, hash: redis::Script::new(source).get_hash().to_owned() }
     }
 
-    /// What it is called in errors.
+    /// Its name in errors.
     pub(super) fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Runs it. EVAL rather than SCRIPT LOAD where the server does not know it: one command less to permit, and a
-    /// `SCRIPT FLUSH` in between does not matter.
+    /// Runs it. Where the server does not know it, EVAL rather than SCRIPT LOAD: it needs one permission less, and a
+    /// `SCRIPT FLUSH` in between does no harm.
     pub(super) async fn run<T: FromRedisValue>(
         &self,
         mut connection: MultiplexedConnection,

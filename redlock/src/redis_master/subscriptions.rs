@@ -1,4 +1,4 @@
-//! Who waits for which releases on one master.
+//! The waiters that subscribe to releases on one master.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,14 +9,14 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::master::{Heard, News};
 use crate::owner::Owner;
 
-/// A waiter: where to send news, as those of which master.
+/// A waiter: where to send news, and the index of the master that they are from.
 #[derive(Clone, Debug)]
 pub(super) struct Waiter {
     pub(super) index: usize,
     pub(super) wake: UnboundedSender<Heard>,
 }
 
-/// Waiters by channel. The entry of a channel lives as long as one of its waiters.
+/// Waiters by channel. A channel's entry lives as long as one of its waiters.
 #[derive(Debug, Default)]
 pub(super) struct Subscriptions {
     waiters: Mutex<HashMap<String, Vec<Waiter>>>,
@@ -28,7 +28,7 @@ impl Subscriptions {
         self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a waiter; answers whether it is the channel's first.
+    /// Adds a waiter. Returns whether it is the channel's first.
     pub(super) fn add(&self, channel: &str, waiter: Waiter) -> bool {
         let mut all = self.lock();
         let waiters = all.entry(channel.to_owned()).or_default();
@@ -36,7 +36,7 @@ impl Subscriptions {
         waiters.len() == 1
     }
 
-    /// Removes a waiter; answers whether the channel has none left.
+    /// Removes a waiter. Returns whether the channel has none left.
     pub(super) fn remove(&self, channel: &str, wake: &UnboundedSender<Heard>) -> bool {
         let mut all = self.lock();
         let Some(waiters) = all.get_mut(channel) else { return false };
@@ -53,7 +53,7 @@ impl Subscriptions {
         self.lock().keys().cloned().collect()
     }
 
-    /// Tells the waiters of the channel that `push` is a message of.
+    /// Tells the waiters of the channel on which `push` is a message.
     pub(super) fn route(&self, push: &PushInfo) {
         if push.kind != PushKind::Message {
             return;
@@ -61,19 +61,19 @@ impl Subscriptions {
         let [Value::BulkString(channel), Value::BulkString(message)] = &push.data[..] else { return };
         let (Ok(channel), Ok(message)) = (std::str::from_utf8(channel), std::str::from_utf8(message)) else { return };
         if let Some(waiters) = self.lock().get(channel) {
-            // A message of somebody else's is taken for a hint that there is something to see.
+            // A message of another client is a hint to check the lock.
             let news = news(message).unwrap_or(News::Gap);
             tell(waiters, &news);
         }
     }
 
-    /// Tells everybody that messages may have been missed.
+    /// Tells all waiters that messages may have been missed.
     pub(super) fn tell_gap(&self) {
         self.lock().values().for_each(|waiters| tell(waiters, &News::Gap));
     }
 }
 
-/// What a release publishes: `<owner> <place>`.
+/// The message that a release publishes: `<owner> <place>`.
 fn news(message: &str) -> Option<News> {
     let (owner, next) = message.split_once(' ')?;
     let token = owner.parse::<Owner>().ok()?.token();
@@ -82,7 +82,7 @@ fn news(message: &str) -> Option<News> {
 
 fn tell(waiters: &[Waiter], news: &News) {
     for waiter in waiters {
-        // A waiter that has gone takes itself off the list.
+        // A waiter that has gone is removed by its own task.
         let _ = waiter.wake.send(Heard { master: waiter.index, news: news.clone() });
     }
 }

@@ -1,7 +1,7 @@
--- The head of every script that keeps a lease: the master must be armed, and the TTL one that it gives.
+-- The head of every script that extends a lease: the master must be armed, and grant the TTL.
 -- ARGV: owner, TTL in ms, run_id that the armed marker must name ('' where there is no marker)
 -- Answers -2 not armed, -3 TTL not between 1 ms and the cap.
--- The marker is not among KEYS: clients may only read it, and a declared key needs leave to write.
+-- The marker is not among KEYS: clients may only read it, and a declared key needs write permission.
 local ttl = tonumber(ARGV[2])
 if ttl <= 0 then return -3 end
 if ARGV[3] ~= '' then

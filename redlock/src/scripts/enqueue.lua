@@ -1,10 +1,9 @@
--- Enters the queue of a lock, or keeps the place there, and reads the lock in one go.
+-- Enters the queue of a lock, or keeps the place there, and reads the lock in the same call.
 -- KEYS[1] the lock, KEYS[2] the queue
 -- ARGV: place, priority (-1000 to 1000), how long it has waited in microseconds, lifetime of the queue in ms
--- A place is ordered by priority, then by the time of arrival on this master's clock, in quarters of a millisecond since 2025:
+-- Places are ordered by priority, then by the time of arrival on this master's clock, in quarters of a millisecond since 2025:
 -- 43 bits of time and 10 of priority are exact in a double.
--- Answers owner (false without), what is left in ms (-2 without a key, -1 for a key without end), how many wait before this
--- one.
+-- Answers owner (false without), time to live in ms (-2 without a key, -1 for a key without end), contenders ahead.
 local now = redis.call('TIME')
 local arrived = (now[1] - 1735689600) * 4000 + math.floor((now[2] - ARGV[3]) / 250)
 redis.call('ZADD', KEYS[2], 'NX', string.format('%.0f', arrived - ARGV[2] * 2^43), ARGV[1])

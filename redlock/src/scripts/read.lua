@@ -1,4 +1,4 @@
--- Reads a lock in one go.
+-- Reads a lock in one call.
 -- KEYS[1] the lock, KEYS[2] the namespace's fences
--- Answers owner (false without), what is left in ms (-2 without a key, -1 for a key without end), fence (false without).
+-- Answers owner (false without), time to live in ms (-2 without a key, -1 for a key without end), fence (false without).
 return {redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1]), redis.call('ZSCORE', KEYS[2], KEYS[1])}

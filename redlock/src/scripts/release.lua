@@ -1,10 +1,10 @@
 -- Deletes a key that is still its owner's.
--- KEYS[1] the lock, KEYS[2] its queue; ARGV: owner, '1' to wake those who wait for it (a try that failed wakes nobody)
--- Whoever is first in the queue is taken off it and told: "<owner> <place>", on the channel of its own that its place ends
--- with. One that is alive and does not get the lock enters again and keeps its place; one whose channel nobody listens to is
--- dead. The next in the queue hears who was told, in case that one does nothing. Where nobody is in the queue nobody needs to
--- hear: one that is about to enter it looks at the lock after that.
--- Answers 0 not this owner's, 1 deleted, 2 deleted and somebody was told.
+-- KEYS[1] the lock, KEYS[2] its queue; ARGV: owner, '1' to tell the queue (a failed attempt tells nobody)
+-- The first contender is removed from the queue and told "<owner> <place>", on its own channel: the place ends with the
+-- channel's number. A contender that is alive and does not get the lock enters again and keeps its place. One without a
+-- subscriber on its channel is dead: the next is told instead. The second contender hears which was told, in case that one
+-- does nothing. With an empty queue nobody is told: a contender that is about to enter reads the lock when it enters.
+-- Answers 0 not this owner's, 1 deleted, 2 deleted and a contender was told.
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call('DEL', KEYS[1])
 if ARGV[2] ~= '1' then return 1 end

@@ -1,4 +1,4 @@
--- Resets the expiry of a key that is still its owner's. Never creates one: nothing expired is revived.
+-- Resets the expiry of a key that is still its owner's. Never creates one: an expired lease stays expired.
 -- After armed.lua. KEYS[1] the lock.
 -- Answers 1 renewed, 0 no such key, -1 another's.
 local owner = redis.call('GET', KEYS[1])

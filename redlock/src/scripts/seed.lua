@@ -1,4 +1,4 @@
--- Gives a holder's key to a master that lacks it; never takes another's. The caller's own validity must be running.
+-- Gives a holder's key to a master that lacks it; never takes another's. The caller must still be valid.
 -- After armed.lua. KEYS[1] the lock.
 -- Answers 1 held now, -1 another's.
 local owner = redis.call('GET', KEYS[1])

@@ -52,7 +52,7 @@ async fn our_lock_excludes_other_libraries_which_leave_it_as_it_is() {
         // A failed attempt cleans up after itself: not what is ours.
         assert_eq!(values(&arena).await, vec![Some(owner); 5], "{library}");
         assert!(lease.is_held());
-        assert_eq!(lease.release().await, Released::Held);
+        assert_eq!(lease.release().await, Released::Freed);
 
         take(&arena, &other).await;
         assert!(release(&arena, &other).await, "{library} held it again");
@@ -88,7 +88,7 @@ async fn another_librarys_late_release_and_extension_leave_our_lock_as_it_is() {
         assert_eq!(values(&arena).await, vec![Some(owner); 5], "{library}");
         assert_untouched(&before, &left(&arena).await);
         assert!(lease.is_held());
-        assert_eq!(lease.release().await, Released::Held);
+        assert_eq!(lease.release().await, Released::Freed);
     }
 }
 
@@ -154,7 +154,7 @@ async fn whatever_another_wrote_is_shown_as_the_holder() {
     for server in &arena.servers {
         assert_eq!(take_on(server, &arena.key, b"worker@host").await, None, "SET NX");
     }
-    assert_eq!(lease.release().await, Released::Held);
+    assert_eq!(lease.release().await, Released::Freed);
 }
 
 /// One attempt of a contender: the value that it wrote, if it was granted the lock. It keeps it.

@@ -50,7 +50,7 @@ impl World {
                 state.former_left = 0;
             }
         }
-        // Requests to compare with a token that a master does not have and cannot get, and whose answer nobody needs.
+        // Requests that compare with a token that a master does not have and cannot get, where nobody needs the answer.
         let mut pointless = 0;
         if self.rules.compare_on_release {
             pointless |= request(Kind::Release, 1) * 0b11111;

@@ -6,6 +6,7 @@
 #![allow(clippy::expect_used, clippy::panic)] // What a test needs and does not get fails it.
 #![allow(clippy::cast_possible_truncation)] // Packed states: the bounds of what is packed are small.
 
+mod client;
 mod docs;
 mod explore;
 mod forget;

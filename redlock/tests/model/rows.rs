@@ -7,13 +7,13 @@ use crate::steps::Event;
 /// One search.
 pub struct Row {
     pub group: Group,
-    /// What is looked at: a world, or the rule that is left out.
+    /// Its name: the world, or the rule that is left out.
     pub title: &'static str,
     /// What goes wrong, or why nothing does.
     pub remark: &'static str,
     pub rules: Rules,
     pub bounds: Bounds,
-    /// The promises that are looked at.
+    /// The promises that are checked.
     pub promises: &'static [Promise],
     /// Which of them must be broken.
     pub breaks: Option<Promise>,
@@ -223,13 +223,13 @@ fn adoptions() -> Vec<Row> {
     vec![
         Row {
             title: "renew it under the same owner",
-            remark: "Its former process, paused until then, finds its lease over and gives back the successor's with it.",
+            remark: "Its former process, paused until then, finds its lease over and releases the successor's with it.",
             rules: by(Adoption::ByRenewal),
             breaks: Some(Promise::Exclusive),
             ..ADOPTION
         },
         Row {
-            title: "the same, and a process whose lease is over gives nothing back",
+            title: "the same, and a process releases nothing once its lease is over",
             remark: "A late `SET` of its acquisition lands when another has been granted the lock and has released it.",
             rules: by(Adoption::ByRenewal),
             bounds: SUCCESSION,
@@ -252,7 +252,7 @@ fn adoptions() -> Vec<Row> {
             ..ADOPTION
         },
         Row {
-            title: "renew it, which a master that has seen a larger token refuses; nothing is given back",
+            title: "renew it, which a master that has seen a larger token refuses; nothing is released",
             remark: "Nothing while masters keep their data. But where another has asked meanwhile, nobody can go on.",
             rules: by(Adoption::FenceVote),
             bounds: SUCCESSION,
@@ -260,7 +260,7 @@ fn adoptions() -> Vec<Row> {
         },
         Row {
             title: "replace its token by a new one, on which they vote",
-            remark: "Nothing, whatever the former process still sends or gives back.",
+            remark: "Nothing, whatever the former process still sends or releases.",
             rules: by(Adoption::NewToken),
             happens: &[Event::Adopted, Event::AdoptedBesideContender],
             ..ADOPTION

@@ -92,11 +92,11 @@ pub struct Bounds {
     pub deaths: u8,
     /// Processes that have a successor: 0 or 1.
     pub successions: u8,
-    /// Whether a process that has a successor may only be paused, and gives its lease back when it finds it over.
+    /// Whether a process that has a successor may only be paused, and releases its lease when it finds it over.
     pub pauses: bool,
     /// Restarts of masters, with loss of all they had.
     pub crashes: u8,
-    /// Requests that may be under way at one time although whoever sent them has gone on.
+    /// Requests that may be under way at one time although their sender has gone on.
     pub late: u32,
     /// Writes of each client to the guarded resource: 0 or 1.
     pub writes: u8,

@@ -1,9 +1,7 @@
-//! The state of the modelled world: masters, clients, what is under way between them; packed to be looked up fast.
+//! The state of the modelled world: masters, clients, what is under way between them. Packed, so that it is found fast.
 
 /// Masters. Two of them are a majority.
 pub const MASTERS: usize = 3;
-/// Votes needed.
-pub const QUORUM: usize = 2;
 /// Processes that contend for the one lock.
 pub const CLIENTS: usize = 2;
 /// Largest token; each attempt has its own.
@@ -53,7 +51,7 @@ const ANSWERS: [Answer; 5] = [Answer::None, Answer::SlowYes, Answer::Yes, Answer
 /// A master, with the requests that are under way to it and its answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Master {
-    /// Whose key it has; 0 without.
+    /// The owner of the key that it has; 0 without.
     pub owner: Token,
     /// Ticks until that key expires.
     pub left: u8,
@@ -198,7 +196,7 @@ impl Client {
 pub enum Promise {
     /// No two clients hold the lock at the same time, each by its own validity.
     Exclusive,
-    /// Whoever holds the lock has the largest token that was ever granted.
+    /// The holder of the lock has the largest token that was ever granted.
     TokensRise,
     /// A validity that has run out never runs again.
     NothingRevived,

@@ -1,7 +1,8 @@
 //! What can happen next in a state.
 
+use crate::client::{reachable, renewal};
 use crate::rules::{Adoption, Clocks};
-use crate::state::{Answer, CLIENTS, KINDS, Kind, MASTERS, Master, Phase, QUORUM, State, TOKENS, Token, requests_of};
+use crate::state::{Answer, CLIENTS, KINDS, Kind, MASTERS, Master, Phase, State, TOKENS, Token, requests_of};
 use crate::world::World;
 
 /// What becomes of a client's requests to one master when it goes on to something else.
@@ -46,7 +47,7 @@ pub enum Step {
     Die { client: usize, successor: bool, fates: [Fate; MASTERS] },
     /// The successor of a dead process asks all masters to go on with its grant.
     Adopt(usize, Token),
-    /// A holder has looked that it holds the lock, and writes.
+    /// A holder has checked that it holds the lock, and writes.
     BeginWrite(usize),
     /// The write arrives at the guarded resource.
     Write(usize),
@@ -141,27 +142,22 @@ impl World {
             }
             Phase::Drawn => steps.push(Step::Acquire(index, client.token)),
             Phase::Asking => {
-                let answered = state.masters.iter().filter(|n| is_heard(n.answers[index])).count();
-                let yes = state.masters.iter().filter(|n| n.answers[index] == Answer::Yes).count();
-                if !self.rules.majority_of_configured && 2 * yes > answered && client.window > 0 {
+                if !self.rules.majority_of_configured && self.won(state, index, reachable(state, index)).is_some() {
                     steps.push(Step::CountReachable(index));
                 }
                 self.ends(state, index, true, &mut |fates| steps.push(Step::End(index, fates)));
                 self.deaths(state, index, steps);
             }
             Phase::Holding => {
-                if client.rounds_left > 0 && (client.left > 0 || !self.rules.extend_while_valid) {
+                let is_valid = self.is_valid(client);
+                if client.rounds_left > 0 && (is_valid || !self.rules.extend_while_valid) {
                     steps.push(Step::Renew(index));
                 }
-                let gone = |n: &&Master| matches!(n.answers[index], Answer::Missing | Answer::No);
-                // Where a majority does not have the key the lease is lost.
-                if (client.left > 0 || !self.rules.seed_while_valid)
-                    && state.masters.iter().filter(gone).count() < QUORUM
-                {
-                    for master in 0..MASTERS {
-                        if state.masters[master].answers[index] == Answer::Missing {
-                            steps.push(Step::Seed(index, master));
-                        }
+                if is_valid || !self.rules.seed_while_valid {
+                    let tally = renewal(state, index);
+                    // Where a majority does not have the key the lease is lost.
+                    if !tally.is_taken() {
+                        steps.extend(tally.to_seed().iter().map(|&master| Step::Seed(index, master)));
                     }
                 }
                 if client.writes_left > 0 && client.left > 0 {
@@ -242,7 +238,7 @@ impl World {
             let releases: &[Release] = match (release, deletes, kept || !self.rules.compare_on_release) {
                 (false, ..) => &[Release::NotSent],
                 (true, true, _) => &[Release::Arrives, Release::UnderWay, Release::Lost],
-                // One that arrives deletes nothing, a later one may.
+                // A release that arrives now deletes nothing, a later one may.
                 (true, false, true) if self.bounds.pauses => &[Release::Arrives, Release::UnderWay, Release::Lost],
                 (true, false, true) => &[Release::Arrives, Release::UnderWay],
                 (true, false, false) if self.bounds.pauses => &[Release::Arrives, Release::Lost],
@@ -259,10 +255,6 @@ impl World {
     }
 }
 
-fn is_heard(answer: Answer) -> bool {
-    matches!(answer, Answer::Yes | Answer::Missing | Answer::No)
-}
-
 /// The client that waits for this master's answer to that request.
 pub fn waiting(state: &State, master: usize, kind: Kind, token: Token) -> Option<usize> {
     (0..CLIENTS).find(|&index| {
@@ -277,7 +269,7 @@ pub fn waiting(state: &State, master: usize, kind: Kind, token: Token) -> Option
     })
 }
 
-/// Requests to a master whose sender has gone on to something else.
+/// Requests to a master from senders that have gone on to something else.
 pub fn late(state: &State, master: &Master) -> u32 {
     state.clients.iter().fold(master.requests, |requests, client| requests & !requests_of(client.current()))
 }

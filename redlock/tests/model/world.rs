@@ -1,10 +1,15 @@
 //! What a step does: the algorithm, and what it must bear.
 
 use std::cell::Cell;
+use std::time::Duration;
 
+use redlock_engine::Grant;
+use tokio::time::Instant;
+
+use crate::client::{reachable, renewal};
 use crate::rules::{Adoption, Bounds, Rules};
 use crate::state::{
-    Answer, Client, FRESH, Kind, MASTERS, Master, Phase, Promise, QUORUM, Reply, State, Token, request, requests_of,
+    Answer, Client, FRESH, Kind, MASTERS, Master, Phase, Promise, Reply, State, Token, request, requests_of,
 };
 use crate::steps::{Event, Fate, Release, Step, late, waiting};
 
@@ -12,16 +17,20 @@ use crate::steps::{Event, Fate, Release, Step, late, waiting};
 pub struct World {
     pub rules: Rules,
     pub bounds: Bounds,
-    /// The promises that are looked at.
+    /// The promises that are checked.
     pub promises: &'static [Promise],
     /// Whether what can change nothing any more is forgotten.
     pub forgets: bool,
+    /// The present moment of every state: what it holds counts from now.
+    pub now: Instant,
     pub events: Cell<u32>,
 }
 
 impl World {
     pub fn new(rules: Rules, bounds: Bounds, promises: &'static [Promise]) -> Self {
-        Self { rules, bounds, promises, forgets: true, events: Cell::new(0) }
+        // Far enough from the beginning of the clock for times before it.
+        let now = Instant::now() + Duration::from_secs(3600);
+        Self { rules, bounds, promises, forgets: true, now, events: Cell::new(0) }
     }
 
     /// Three empty, armed masters, and clients that have not asked yet.
@@ -76,8 +85,10 @@ impl World {
                 self.count(&mut state, index);
             }
             Step::CountReachable(index) => {
-                let gives = state.clients[index].window;
-                self.grant(&mut state, index, gives);
+                let reachable = reachable(&state, index);
+                if let Some(grant) = self.won(&state, index, reachable) {
+                    self.grant(&mut state, index, &grant);
+                }
             }
             Step::End(index, fates) => self.end(&mut state, index, Phase::Idle, fates),
             Step::Die { client, successor, fates } => {
@@ -219,28 +230,40 @@ impl World {
 
     /// A client counts what it has heard.
     fn count(&self, state: &mut State, index: usize) {
-        if state.masters.iter().filter(|n| n.answers[index] == Answer::Yes).count() < QUORUM {
-            return;
-        }
-        let client = &state.clients[index];
-        let gives = if self.rules.validity_from_send { client.window } else { self.bounds.ttl };
-        match client.phase {
-            Phase::Asking | Phase::Adopting if gives > 0 => self.grant(state, index, gives),
-            Phase::Holding => {
-                if gives > client.left && (client.left > 0 || !self.rules.extend_while_valid) {
-                    self.note(Event::Renewed);
-                    if client.left == 0 {
-                        self.break_promise(state, Promise::NothingRevived);
-                    }
-                    state.clients[index].left = gives;
+        match state.clients[index].phase {
+            Phase::Asking => {
+                if let Some(grant) = self.won(state, index, MASTERS) {
+                    self.grant(state, index, &grant);
                 }
-                (state.clients[index].round, state.clients[index].window) = (false, 0);
             }
-            _ => {}
+            Phase::Adopting => {
+                if let Some(grant) = self.adopted(state, index) {
+                    self.grant(state, index, &grant);
+                }
+            }
+            Phase::Holding => {
+                let tally = renewal(state, index);
+                if tally.is_renewed() {
+                    self.renewed(state, index, tally.votes());
+                }
+            }
+            Phase::Idle | Phase::Drawn | Phase::Orphaned | Phase::Dead => {}
         }
     }
 
-    fn grant(&self, state: &mut State, index: usize, gives: u8) {
+    fn renewed(&self, state: &mut State, index: usize, votes: usize) {
+        let client = state.clients[index];
+        if let Some(grant) = self.extended(&client, votes) {
+            self.note(Event::Renewed);
+            if !self.is_valid(&client) {
+                self.break_promise(state, Promise::NothingRevived);
+            }
+            state.clients[index].left = self.ticks_left(&grant);
+        }
+        (state.clients[index].round, state.clients[index].window) = (false, 0);
+    }
+
+    fn grant(&self, state: &mut State, index: usize, grant: &Grant) {
         let adopted = state.clients[index].phase == Phase::Adopting;
         self.note(if adopted { Event::Adopted } else { Event::Granted });
         if state.clients.iter().any(|c| c.phase == Phase::Dead) {
@@ -253,7 +276,7 @@ impl World {
             master.answers[index] = Answer::None;
         }
         let client = &mut state.clients[index];
-        (client.phase, client.left, client.window) = (Phase::Holding, gives, 0);
+        (client.phase, client.left, client.window) = (Phase::Holding, self.ticks_left(grant), 0);
         let token = client.token;
         let again = adopted && token == state.inherited;
         if self.bounds.writes > 0 && !again {
@@ -364,7 +387,7 @@ fn renew(master: &mut Master, token: Token, ttl: u8, compare: bool) -> Reply {
     }
 }
 
-/// Replaces an inherited token by a new one, if it is larger than every one that the master has seen.
+/// Replaces an inherited token by a new one, if that is larger than every token that the master has seen.
 fn replace(master: &mut Master, inherited: Token, token: Token, ttl: u8) -> Reply {
     if master.owner == 0 {
         Reply::Missing

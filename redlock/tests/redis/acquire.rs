@@ -31,7 +31,7 @@ async fn a_granted_lock_is_on_every_master_with_its_token() {
     let all = state.wait_for(|s| matches!(s, LeaseState::Held(grant) if grant.votes == 5));
     tokio::time::timeout(Duration::from_secs(5), all).await.expect("all votes counted").expect("a watchdog");
 
-    assert_eq!(lease.release().await, Released::Held);
+    assert_eq!(lease.release().await, Released::Freed);
     for server in &servers {
         eventually("no key on any master", async || server.get(&key).await.is_none().then_some(())).await;
     }
@@ -64,7 +64,7 @@ async fn tokens_rise_from_grant_to_grant_whoever_is_granted() {
             let token = lease.owner().token().get();
             assert!(token > last, "{token} after {last}");
             last = token;
-            assert_eq!(lease.release().await, Released::Held);
+            assert_eq!(lease.release().await, Released::Freed);
         }
     }
 }
@@ -90,7 +90,7 @@ async fn two_of_five_masters_may_be_down() {
     servers[1].crash().await;
     let (client, key) = (client(&servers), key("a"));
     let lease = client.try_acquire(&key, &LeaseOptions::new("x", TTL)).await.expect("granted by three of five");
-    assert_eq!(lease.release().await, Released::Held);
+    assert_eq!(lease.release().await, Released::Freed);
     servers[2].crash().await;
     let error = client.try_acquire(&key, &LeaseOptions::new("x", TTL)).await.expect_err("two of five are no majority");
     assert_eq!(error.reason(), Reason::NoQuorum);

@@ -152,7 +152,7 @@ async fn a_master_that_accepts_and_never_answers_costs_no_lock() {
     let client = Client::new(masters.map(RedisMaster::connect), CALL_TIMEOUT);
     for _ in 0..3 {
         let lease = client.acquire(&key("a"), &options("x"), Wait::For(PATIENCE)).await.expect("granted by two");
-        assert_eq!(lease.release().await, Released::Held);
+        assert_eq!(lease.release().await, Released::Freed);
     }
     eventually("given up", async || (client.masters()[2].health() == Health::Down(MasterError::Timeout)).then_some(()))
         .await;
@@ -194,7 +194,7 @@ async fn connections_that_are_reset_are_made_again_and_the_lease_goes_on() {
         let renewed = *timeout(PATIENCE, renewed).await.expect("renewed in time").expect("a watchdog");
         assert!(matches!(renewed, LeaseState::Held(_)), "{renewed:?}");
     }
-    assert_eq!(lease.release().await, Released::Held);
+    assert_eq!(lease.release().await, Released::Freed);
 }
 
 #[tokio::test]
@@ -242,7 +242,7 @@ async fn a_paused_server_makes_at_most_one_hold_of_an_acquire_that_was_given_up(
         let one_hold = async || server.get(&key).await.is_none_or(|shown| shown == owner).then_some(());
         eventually("no other hold", one_hold).await;
     }
-    assert_eq!(lease.release().await, Released::Held);
+    assert_eq!(lease.release().await, Released::Freed);
     gone_everywhere(&servers, &key).await;
 }
 
@@ -264,7 +264,7 @@ async fn a_release_before_the_subscription_is_confirmed_is_not_missed() {
     for link in &links {
         eventually("it has been refused, and subscribes", async || link.holds().then_some(())).await;
     }
-    assert_eq!(lease.release().await, Released::Held);
+    assert_eq!(lease.release().await, Released::Freed);
     gone_everywhere(&servers, &key).await;
     assert!(!waiting.is_finished());
     links.iter().for_each(Proxy::heal);

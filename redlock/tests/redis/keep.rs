@@ -31,7 +31,7 @@ async fn a_lease_is_renewed_back_to_the_full_ttl_on_every_master() {
     for server in &servers {
         assert_eq!(server.get(&key).await, Some(lease.owner().to_string()));
     }
-    assert_eq!(lease.release().await, Released::Held);
+    assert_eq!(lease.release().await, Released::Freed);
 }
 
 #[tokio::test]
@@ -144,7 +144,7 @@ async fn an_abandoned_lease_is_adopted_with_its_token() {
     let adopted = other.adopt(&key, &owner, &options).await.expect("adopted");
     assert_eq!(adopted.owner(), &owner);
     assert!(matches!(renewed(&adopted, 4).await, LeaseState::Held(_)), "kept for longer than a TTL");
-    assert_eq!(adopted.release().await, Released::Held);
+    assert_eq!(adopted.release().await, Released::Freed);
 }
 
 #[tokio::test]
@@ -194,7 +194,7 @@ async fn a_lease_renewed_as_often_as_it_may_be_tells_its_holder_before_it_is_giv
         let error = other.try_acquire(&key, &LeaseOptions::new("other", ttl)).await.expect_err("kept meanwhile");
         assert_eq!(error.reason(), Reason::Contended);
         if gives_back {
-            assert_eq!(lease.release().await, Released::Held);
+            assert_eq!(lease.release().await, Released::Freed);
         } else {
             drop(lease);
         }
@@ -230,6 +230,6 @@ async fn a_process_that_finds_its_lease_over_takes_nothing_from_its_successor() 
         drop(adopted);
         let error = other.try_acquire(&key, &LeaseOptions::new("y", TTL)).await.expect_err("held still");
         assert_eq!(error.reason(), Reason::Contended);
-        assert_eq!(successor.release(&key, &owner).await, Released::Held);
+        assert_eq!(successor.release(&key, &owner).await, Released::Freed);
     }
 }

@@ -22,7 +22,7 @@ async fn the_last_of_several_holds_gives_the_lock_back() {
     drop(third);
     let error = other.try_acquire(&key, &LeaseOptions::new("other", TTL)).await.expect_err("held by the second");
     assert_eq!(error.reason(), Reason::Contended);
-    assert_eq!(second.release().await, Some(Released::Held));
+    assert_eq!(second.release().await, Some(Released::Freed));
     other.try_acquire(&key, &LeaseOptions::new("other", TTL)).await.expect("free");
 }
 

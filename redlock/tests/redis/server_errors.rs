@@ -180,7 +180,7 @@ async fn a_full_master_grants_nothing_new_but_renews_and_releases() {
     let mut state = lease.state();
     let renewed = state.wait_for(|s| !matches!(s, LeaseState::Held(g) if g.renewals < before.renewals + 3));
     assert!(matches!(*timeout(PATIENCE, renewed).await.expect("renewed").expect("a watchdog"), LeaseState::Held(_)));
-    assert_eq!(lease.release().await, Released::Held);
+    assert_eq!(lease.release().await, Released::Freed);
     gone_everywhere(&servers).await;
 }
 

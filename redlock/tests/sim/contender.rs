@@ -210,7 +210,7 @@ impl Contender {
         sleep(self.world.time(CALL_TIMEOUT)).await;
         let owner = lease.owner().to_string();
         let released = lease.release().await;
-        if released != Released::Held {
+        if released != Released::Freed {
             self.history.broken(format!("{owner} releases {key} without any fault: {released:?}"));
         }
         // What is on its way arrives.

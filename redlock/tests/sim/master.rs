@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use redlock_engine::master::{Bid, Freed, Heard, Kept, Master, Place, Queued, Reading, Vote};
+use redlock_engine::claim::Claim;
+use redlock_engine::master::{Extension, Heard, Master, Place, Queued, Reading, ReleaseAnswer, Vote};
 use redlock_engine::{Environment, LockKey, MasterError, Owner, Token};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -114,26 +115,26 @@ impl Master for SimMaster {
         &self.name
     }
 
-    async fn acquire(&self, bid: &Bid, deadline: Instant) -> Result<Vote, MasterError> {
-        let (key, owner, ttl) = (bid.key().clone(), bid.owner().clone(), bid.ttl());
+    async fn acquire(&self, claim: &Claim, deadline: Instant) -> Result<Vote, MasterError> {
+        let (key, owner, ttl) = (claim.key().clone(), claim.owner().clone(), claim.ttl());
         let what = said("acquire", &key, &owner);
         self.call(deadline, what, move |server, _, now| server.acquire(&key, &owner, ttl, now)).await
     }
 
-    async fn renew(&self, bid: &Bid, deadline: Instant) -> Result<Kept, MasterError> {
-        let (key, owner, ttl) = (bid.key().clone(), bid.owner().clone(), bid.ttl());
+    async fn renew(&self, claim: &Claim, deadline: Instant) -> Result<Extension, MasterError> {
+        let (key, owner, ttl) = (claim.key().clone(), claim.owner().clone(), claim.ttl());
         let what = said("renew", &key, &owner);
         self.call(deadline, what, move |server, _, now| server.renew(&key, &owner, ttl, now)).await
     }
 
-    async fn seed(&self, bid: &Bid, deadline: Instant) -> Result<Kept, MasterError> {
-        let (key, owner, ttl) = (bid.key().clone(), bid.owner().clone(), bid.ttl());
+    async fn seed(&self, claim: &Claim, deadline: Instant) -> Result<Extension, MasterError> {
+        let (key, owner, ttl) = (claim.key().clone(), claim.owner().clone(), claim.ttl());
         let what = said("seed", &key, &owner);
         self.call(deadline, what, move |server, _, now| server.seed(&key, &owner, ttl, now)).await
     }
 
-    async fn release(&self, bid: &Bid, wake: bool, deadline: Instant) -> Result<Freed, MasterError> {
-        let (key, owner) = (bid.key().clone(), bid.owner().clone());
+    async fn release(&self, claim: &Claim, wake: bool, deadline: Instant) -> Result<ReleaseAnswer, MasterError> {
+        let (key, owner) = (claim.key().clone(), claim.owner().clone());
         let what = said("release", &key, &owner);
         self.call(deadline, what, move |server, _, now| Ok(server.release(&key, &owner, wake, now))).await
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use redlock_engine::master::{Freed, Kept, News, Place, Queued, Reading, Vote};
+use redlock_engine::master::{Extension, News, Place, Queued, Reading, ReleaseAnswer, Vote};
 use redlock_engine::validity::valid_until;
 use redlock_engine::{LockKey, MasterError, Owner, Token};
 use tokio::time::Instant;
@@ -172,53 +172,65 @@ impl Server {
         let larger = token > *fence || self.broken == Some(Rule::VotesOnTokens);
         *fence = token.max(*fence);
         if !free {
-            return Ok(Vote::Held);
+            return Ok(Vote::HeldByOther);
         }
         self.check(ttl)?;
         if !larger {
             return Ok(Vote::StaleToken);
         }
         self.done.push(Done::Voted { owner: owner.to_string() });
-        Ok(Vote::Yes)
+        Ok(Vote::Granted)
     }
 
-    pub fn renew(&mut self, key: &LockKey, owner: &Owner, ttl: Duration, now: Instant) -> Result<Kept, MasterError> {
+    pub fn renew(
+        &mut self,
+        key: &LockKey,
+        owner: &Owner,
+        ttl: Duration,
+        now: Instant,
+    ) -> Result<Extension, MasterError> {
         self.check(ttl)?;
         let (key, owner) = (key.redis_key(), owner.to_string());
         match self.entry(key, now) {
-            None => Ok(Kept::Missing),
-            Some(entry) if entry.owner != owner => Ok(Kept::Other),
+            None => Ok(Extension::Missing),
+            Some(entry) if entry.owner != owner => Ok(Extension::HeldByOther),
             Some(_) => {
                 self.set(key, &owner, ttl, now);
-                Ok(Kept::Yes)
+                Ok(Extension::Extended)
             }
         }
     }
 
-    pub fn seed(&mut self, key: &LockKey, owner: &Owner, ttl: Duration, now: Instant) -> Result<Kept, MasterError> {
+    pub fn seed(
+        &mut self,
+        key: &LockKey,
+        owner: &Owner,
+        ttl: Duration,
+        now: Instant,
+    ) -> Result<Extension, MasterError> {
         self.check(ttl)?;
         let (key, owner) = (key.redis_key(), owner.to_string());
         if self.holds_other(key, &owner, now) {
-            return Ok(Kept::Other);
+            return Ok(Extension::HeldByOther);
         }
         self.set(key, &owner, ttl, now);
-        Ok(Kept::Yes)
+        Ok(Extension::Extended)
     }
 
-    pub fn release(&mut self, key: &LockKey, owner: &Owner, wake: bool, now: Instant) -> Freed {
+    pub fn release(&mut self, key: &LockKey, owner: &Owner, wake: bool, now: Instant) -> ReleaseAnswer {
         let (name, compare) = (key.redis_key(), self.broken != Some(Rule::ComparesOwner));
         if self.entry(name, now).is_none() || compare && self.holds_other(name, &owner.to_string(), now) {
-            return Freed::No;
+            return ReleaseAnswer::NotOwner;
         }
         self.keys.remove(name);
         if !wake {
-            return Freed::Yes;
+            return ReleaseAnswer::Deleted;
         }
         let name = name.to_owned();
         // A place ends with its inbox. One that nobody listens to is dead.
         let channel = |place: &str| format!("{name}#{}", place.rsplit(' ').next().unwrap_or_default());
         let next = loop {
-            let Some(next) = self.queue(key, now).take_first() else { return Freed::Yes };
+            let Some(next) = self.queue(key, now).take_first() else { return ReleaseAnswer::Deleted };
             if self.listeners.iter().any(|listener| listener.channel == channel(&next)) {
                 break next;
             }
@@ -228,7 +240,7 @@ impl Server {
         for told in [Some(next), second].into_iter().flatten() {
             self.done.push(Done::Said { channel: channel(&told), news: news.clone() });
         }
-        Freed::Passed
+        ReleaseAnswer::HandedOn
     }
 
     fn queue(&mut self, key: &LockKey, now: Instant) -> &mut Queue {

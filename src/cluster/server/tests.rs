@@ -176,7 +176,7 @@ async fn clients_of_a_namespace_have_all_that_the_engine_needs_on_armed_servers(
         let granted = other.acquire(&lock, &options, Wait::For(PATIENCE)).await;
         granted.expect("granted after the release").owner().identity().to_owned()
     });
-    assert_eq!(lease.release().await, Released::Held);
+    assert_eq!(lease.release().await, Released::Freed);
     assert_eq!(waiting.await.unwrap(), "two");
 }
 

@@ -314,7 +314,7 @@ impl Actor {
             }
             (None, None) => None,
         };
-        if let Some(released @ (Released::Held | Released::AlreadyExpired)) = released {
+        if let Some(released @ (Released::Freed | Released::AlreadyExpired)) = released {
             info!(namespace = self.subject.namespace, name = self.subject.name, ?released, "released");
         }
         self.set_held(false);

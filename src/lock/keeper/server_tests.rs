@@ -124,7 +124,7 @@ async fn the_second_of_two_resources_gets_the_lock_as_soon_as_the_first_is_relea
 
     let released_at = Instant::now();
     let ending = process.keeper.release(&first.uid, None).await;
-    assert_eq!(ending, Some(Ending::Released(Released::Held)));
+    assert_eq!(ending, Some(Ending::Released(Released::Freed)));
     let next = process.until_held(&second).await;
     assert!(released_at.elapsed() < Duration::from_secs(2), "{:?}", released_at.elapsed());
     assert!(next.token() > owner.token());
@@ -236,7 +236,7 @@ async fn a_follower_keeps_the_leaders_grant_and_acquires_nothing() {
     assert_eq!(follower.keeper.abandon(&lock.uid).await, Some(Ending::Abandoned));
     follower.keeper.assign(&lock, target(&engine), hold(&lock, TTL, None));
     let released = engine.client().release(&key(), &owner).await;
-    assert_eq!(released, Released::Held);
+    assert_eq!(released, Released::Freed);
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(holders(&servers).await, vec![None; 3], "nothing is acquired without leadership");
     term.send_replace(Some(Instant::now() + Duration::from_secs(3600)));

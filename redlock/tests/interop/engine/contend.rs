@@ -113,7 +113,7 @@ impl<R: Fn(Report)> Contender<R> {
         }
         (self.report)(Report::End(Stamp::now()));
         let released = lease.release().await;
-        (self.report)(Report::Released(released == Released::Held));
+        (self.report)(Report::Released(released == Released::Freed));
     }
 
     async fn section_without_lock(&mut self) {

@@ -1,0 +1,132 @@
+//! A held lock, as its holder sees it.
+
+mod grant;
+mod options;
+mod state;
+
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
+
+pub use self::grant::Grant;
+pub use self::options::{LeaseOptions, Renewal};
+pub use self::state::{LeaseState, Loss};
+use crate::key::LockKey;
+use crate::owner::Owner;
+use crate::protocol::release::Released;
+
+/// What a holder asks of the watchdog.
+#[derive(Debug)]
+pub(crate) enum Order {
+    /// Stop, release the lock, and say what the release found.
+    Release(oneshot::Sender<Released>),
+    /// Stop, and leave the lock on the masters.
+    Abandon,
+}
+
+/// A held lock. When dropped it is released in the background, unless it is [shared](LeaseOptions::is_shared).
+#[derive(Debug)]
+pub struct Lease {
+    key: LockKey,
+    owner: Owner,
+    state: watch::Receiver<LeaseState>,
+    order: oneshot::Sender<Order>,
+}
+
+impl Lease {
+    pub(crate) fn new(
+        key: LockKey,
+        owner: Owner,
+        state: watch::Receiver<LeaseState>,
+        order: oneshot::Sender<Order>,
+    ) -> Self {
+        Self { key, owner, state, order }
+    }
+
+    /// The lock.
+    #[must_use]
+    pub fn key(&self) -> &LockKey {
+        &self.key
+    }
+
+    /// The holder: identity and fencing token.
+    #[must_use]
+    pub fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    /// Its state, and changes of it: each renewal, the loss, the release. The last state is final, and stays. `Held` is
+    /// true only until its [`Grant::valid_until`]: ask [`LeaseState::valid_at`].
+    #[must_use]
+    pub fn state(&self) -> watch::Receiver<LeaseState> {
+        self.state.clone()
+    }
+
+    /// Whether it is valid right now, by the local monotonic clock alone: no network, and no waiting. Once false, it
+    /// stays false.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        !self.validity().is_zero()
+    }
+
+    /// What is left of its validity; zero once it is over.
+    #[must_use]
+    pub fn validity(&self) -> Duration {
+        // The state is locked before the clock is read: see how the watchdog extends it.
+        let state = self.state.borrow();
+        let now = Instant::now();
+        state.valid_at(now).map_or(Duration::ZERO, |grant| grant.validity_at(now))
+    }
+
+    /// Waits until the lease is lost or released, and says which. Never later than the end of validity, as far as the
+    /// runtime's timer is in time. Before an act that needs the lock, ask [`Self::is_held`].
+    pub async fn ended(&self) -> LeaseState {
+        let mut state = self.state.clone();
+        loop {
+            let valid_until = match *state.borrow_and_update() {
+                LeaseState::Held(grant) => grant.valid_until,
+                ended => return ended,
+            };
+            let over = tokio::time::sleep_until(valid_until);
+            tokio::select! {
+                biased;
+                changed = state.changed() => if changed.is_err() {
+                    // The watchdog ended without a final state (the runtime shuts down). The last grant stays valid.
+                    tokio::time::sleep_until(valid_until).await;
+                    return LeaseState::Lost(Loss::Expired);
+                },
+                () = over => if !self.is_held() {
+                    let ended = *state.borrow();
+                    return if matches!(ended, LeaseState::Held(_)) { LeaseState::Lost(Loss::Expired) } else { ended };
+                },
+            }
+        }
+    }
+
+    /// Stops the watchdog, then releases the lock on all masters, as [`Client::release`](crate::Client::release) does.
+    /// Where the lease had expired or was lost, this does not wait for the masters. The release goes on in the background
+    /// if the future is dropped.
+    pub async fn release(self) -> Released {
+        let (done, released) = oneshot::channel();
+        // The watchdog may have ended by itself, or end before it reads the order.
+        if self.order.send(Order::Release(done)).is_ok()
+            && let Ok(released) = released.await
+        {
+            return released;
+        }
+        match *self.state.borrow() {
+            // What was left of it is being deleted.
+            LeaseState::Lost(_) => Released::AlreadyExpired,
+            // By a shutdown of the client or of the runtime.
+            LeaseState::Released | LeaseState::Held(_) => Released::Unknown,
+        }
+    }
+
+    /// Stops the watchdog and leaves the lock on the masters, for another process to [adopt](crate::Client::adopt). This
+    /// process does not hold it any more.
+    pub fn abandon(self) {
+        // A watchdog that has ended has nothing to stop.
+        let _ = self.order.send(Order::Abandon);
+    }
+}

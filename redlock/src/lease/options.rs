@@ -1,0 +1,117 @@
+//! What a caller asks of a lease, and which of it is refused.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::validity::drift;
+
+/// With a shorter TTL, drift leaves too little of a lease.
+const SHORTEST_TTL: Duration = Duration::from_millis(10);
+/// A longer TTL is a mistake.
+const LONGEST_TTL: Duration = Duration::from_secs(366 * 24 * 3600);
+/// A place in a queue has bits for these.
+const PRIORITIES: RangeInclusive<i16> = -1000..=1000;
+/// Nobody can renew more often.
+const SHORTEST_PERIOD: Duration = Duration::from_millis(1);
+
+/// Whether a lease is renewed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renewal {
+    /// A watchdog renews it back to the full TTL. The period counts from the last acquisition or renewal; it is at least
+    /// 1 ms and less than the TTL.
+    Every(Duration),
+    /// Nobody renews it: it ends after its TTL.
+    None,
+}
+
+/// What a caller asks of a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseOptions {
+    /// Who asks: 1 to 253 bytes of printable text without spaces, unique among the contenders.
+    pub identity: String,
+    /// TTL of the lock on each master: at least 10 ms, at most 366 days and at most the masters' cap. Masters count it in
+    /// whole milliseconds, rounded down.
+    pub ttl: Duration,
+    /// Whether it is renewed.
+    pub renewal: Renewal,
+    /// Number of renewals after which the lease ends, with [`Loss::MaxRenewals`](crate::Loss::MaxRenewals) when the next
+    /// renewal would be due. `None`, the default, for no limit.
+    pub max_renewals: Option<u64>,
+    /// Least validity that the caller needs. A grant with less is released. Zero by default; less than the TTL without
+    /// its [`drift`].
+    pub min_validity: Duration,
+    /// Whether other processes renew or [adopt](crate::Client::adopt) the grant under the same owner. Where one of them
+    /// loses or drops a shared lease, the others may still count on it. So it is not released then: it ends by
+    /// [`Lease::release`](crate::Lease::release) or after its TTL. Not shared by default; an adopted lease always is.
+    pub is_shared: bool,
+    /// Of several waiting contenders the highest priority gets the lock first: -1000 to 1000, 0 by default. A hint, as
+    /// the whole queue is.
+    pub priority: i16,
+}
+
+impl LeaseOptions {
+    /// A lease of `ttl` for `identity`, renewed each third of it.
+    #[must_use]
+    pub fn new(identity: impl Into<String>, ttl: Duration) -> Self {
+        let renewal = Renewal::Every(ttl / 3);
+        let identity = identity.into();
+        Self { identity, ttl, renewal, max_renewals: None, min_validity: Duration::ZERO, is_shared: false, priority: 0 }
+    }
+
+    /// Refuses options that cannot work.
+    pub(crate) fn validate(&self) -> Result<(), Error> {
+        let invalid = |why: String| Err(Error::Invalid(why));
+        let printable = |c: char| !c.is_whitespace() && !c.is_control();
+        if self.identity.is_empty() || self.identity.len() > 253 || !self.identity.chars().all(printable) {
+            return invalid(format!(
+                "identity {:?} must have 1 to 253 printable characters without spaces",
+                self.identity
+            ));
+        }
+        if self.ttl < SHORTEST_TTL || self.ttl > LONGEST_TTL {
+            return invalid(format!("a TTL of {:?} is not between {SHORTEST_TTL:?} and {LONGEST_TTL:?}", self.ttl));
+        }
+        // No grant can be valid for that long: each would be won and released again.
+        if self.min_validity >= self.ttl.saturating_sub(drift(self.ttl)) {
+            return invalid(format!("a lease of {:?} is never valid for {:?}", self.ttl, self.min_validity));
+        }
+        if !PRIORITIES.contains(&self.priority) {
+            return invalid(format!("priority {} is not between -1000 and 1000", self.priority));
+        }
+        match self.renewal {
+            Renewal::Every(period) if period < SHORTEST_PERIOD || period >= self.ttl => {
+                invalid(format!("a lease of {:?} cannot be renewed every {period:?}", self.ttl))
+            }
+            Renewal::Every(_) | Renewal::None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_that_could_not_work_are_refused() {
+        let second = Duration::from_secs(1);
+        let good = LeaseOptions::new("job/a", second);
+        assert_eq!(good.validate(), Ok(()));
+        for (options, word) in [
+            (LeaseOptions::new("", second), "identity"),
+            (LeaseOptions::new("a b", second), "identity"),
+            (LeaseOptions::new("a".repeat(254), second), "identity"),
+            (LeaseOptions::new("a", Duration::ZERO), "TTL"),
+            (LeaseOptions::new("a", Duration::from_millis(9)), "TTL"),
+            (LeaseOptions::new("a", Duration::MAX), "TTL"),
+            (LeaseOptions { min_validity: Duration::from_millis(988), ..good.clone() }, "never valid"),
+            (LeaseOptions { priority: 1001, ..good.clone() }, "priority"),
+            (LeaseOptions { priority: i16::MIN, ..good.clone() }, "priority"),
+            (LeaseOptions { renewal: Renewal::Every(Duration::ZERO), ..good.clone() }, "renewed"),
+            (LeaseOptions { renewal: Renewal::Every(second), ..good.clone() }, "renewed"),
+        ] {
+            let error = options.validate().unwrap_err();
+            assert!(error.to_string().contains(word), "{error}");
+        }
+    }
+}
