@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
+use redlock_engine::{Observation, Owner};
 use serde::Serialize;
 use tokio::time::Instant;
-
-use redlock_engine::{Observation, Owner};
 
 /// The answer to `GET /`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use redlock_engine::{Client, Grant, Lease, LeaseOptions, LeaseState, LockKey, Loss, Reason, Wait};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -10,7 +11,6 @@ use tracing::{info, warn};
 
 use super::answer::{Answer, Knowledge, OwnGrant};
 use super::metrics::Metrics;
-use redlock_engine::{Client, Grant, Lease, LeaseOptions, LeaseState, LockKey, Loss, Reason, Wait};
 
 /// A reading older than this is repeated.
 const FRESH: Duration = Duration::from_secs(1);

@@ -19,6 +19,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use redlock_engine::{Client, LeaseOptions, LockKey, RedisMaster, Renewal};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -26,7 +27,6 @@ use tracing::info;
 
 use crate::contract::client_secret::{MountedSecret, SecretError};
 use election::Election;
-use redlock_engine::{Client, LeaseOptions, LockKey, RedisMaster, Renewal};
 
 /// The settings of the agent.
 #[derive(Clone, Debug)]

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// Default of `maxTTL`.
 pub const DEFAULT_MAX_TTL: StdDuration = StdDuration::from_secs(60);
-/// What the default restart delay adds to `maxTTL`: a margin for clocks that differ between the nodes of the operator.
+/// What the default restart delay adds to `maxTTL`: a margin for clocks that differ between Kubernetes nodes.
 pub const RESTART_DELAY_MARGIN: StdDuration = StdDuration::from_secs(5);
 /// Default of `callTimeout`.
 pub const DEFAULT_CALL_TIMEOUT: StdDuration = StdDuration::from_millis(50);
@@ -69,7 +69,7 @@ pub struct RedisLockClusterSpec {
     pub max_ttl: Option<Duration>,
 
     /// How long a master that crashed, was deleted or lost its data stays in quarantine before it may vote again. Default:
-    /// maxTTL plus 5s. The 5s are a margin for clocks that differ between the nodes on which the operator runs.
+    /// maxTTL plus 5s. The 5s are a margin for clocks that differ between the Kubernetes nodes on which the operator runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     #[x_kube(validation = Rule::new("duration(self) <= duration('48h')")
@@ -199,7 +199,7 @@ pub enum MasterState {
     Armed,
     /// It may not vote until `restartNotBefore`.
     Quarantined,
-    /// Its pod is being deleted, or its node does not answer. It is not replaced until the pod is surely gone.
+    /// Its pod is being deleted, or its Kubernetes node does not answer. It is not replaced until the pod is surely gone.
     Terminating,
     /// Its pod runs, but the operator cannot reach it.
     Unreachable,

@@ -27,7 +27,7 @@ use crate::api::{RedisLockCluster, RedisLockClusterStatus, WatchedCluster};
 use crate::contract::names::MASTER_SELECTOR;
 use crate::operator::api_server::{Category, Error};
 use crate::operator::health::CLUSTER_CONTROLLER;
-use crate::operator::watch::locks::{ClusterRef, cluster_ref};
+use crate::operator::watch::locks::{ClusterObjectRef, cluster_ref};
 use crate::operator::watch::{Change, Watches};
 use crate::operator::{Context, controller_config, error_chain, watch_config};
 
@@ -79,19 +79,15 @@ pub(crate) async fn run(ctx: Context, default_image: String, shutdown: Cancellat
             }
             std::future::ready(())
         });
-    let listed = async {
-        watches.listed().await;
-        Ok::<_, std::convert::Infallible>(())
-    };
     tokio::select! {
         () = running => {}
-        () = health.arrive_with(CLUSTER_CONTROLLER, listed) => {}
+        () = health.arrive_with(CLUSTER_CONTROLLER, watches.listed()) => {}
     }
 }
 
 /// The clusters whose set of client namespaces may have changed: the cluster of each changed lock. All clusters, where a lock
 /// cannot be read, so that its cluster is unknown, and after a new list, which does not tell what was deleted.
-fn clusters_of_changed_locks(watches: &Watches) -> impl Stream<Item = ClusterRef> + Send + 'static + use<> {
+fn clusters_of_changed_locks(watches: &Watches) -> impl Stream<Item = ClusterObjectRef> + Send + 'static + use<> {
     let clusters = watches.clusters.clone();
     watches.locks.changes().flat_map(move |change| {
         let readable = match &change {

@@ -19,7 +19,7 @@ use crate::contract::credentials::Password;
 use crate::contract::names::REDIS_PORT;
 use crate::operator::metrics::Metrics;
 use crate::operator::watch::Watch;
-use crate::operator::watch::locks::{ClusterRef, reference_to};
+use crate::operator::watch::locks::{ClusterObjectRef, reference_to};
 
 /// How often each server is asked.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -59,16 +59,16 @@ pub(crate) struct MonitorTarget {
 pub(crate) struct Monitors {
     clusters: Watch<WatchedCluster>,
     metrics: Metrics,
-    requests: mpsc::UnboundedSender<ClusterRef>,
+    requests: mpsc::UnboundedSender<ClusterObjectRef>,
     targets: Mutex<HashMap<String, watch::Sender<Vec<MonitorTarget>>>>,
 }
 
 /// The task of one cluster.
 struct Monitor {
     clusters: Watch<WatchedCluster>,
-    cluster: ClusterRef,
+    cluster: ClusterObjectRef,
     uid: Option<String>,
-    requests: mpsc::UnboundedSender<ClusterRef>,
+    requests: mpsc::UnboundedSender<ClusterObjectRef>,
     servers: HashMap<String, MonitoredServer>,
 }
 
@@ -112,7 +112,7 @@ impl Monitors {
     pub(crate) fn new(
         clusters: Watch<WatchedCluster>,
         metrics: Metrics,
-    ) -> (Self, mpsc::UnboundedReceiver<ClusterRef>) {
+    ) -> (Self, mpsc::UnboundedReceiver<ClusterObjectRef>) {
         let (requests, stream) = mpsc::unbounded();
         (Self { clusters, metrics, requests, targets: Mutex::default() }, stream)
     }

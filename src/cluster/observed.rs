@@ -93,15 +93,15 @@ pub(crate) struct ObservedPod {
 pub(crate) enum Stage {
     /// Its container has not started.
     Pending,
-    /// Its container runs, according to the last report of its node.
+    /// Its container runs, according to the last report of its Kubernetes node.
     Running,
     /// Its container has ended for certain. The object still exists.
     Ended {
         /// Its deletion was requested.
         deleting: bool,
     },
-    /// It is being deleted, or was declared failed, but its container may still run. Where the node does not answer, the pod
-    /// remains like this for as long as the node is away.
+    /// It is being deleted, or was declared failed, but its container may still run. Where the Kubernetes node does not answer, the pod
+    /// remains like this for as long as the Kubernetes node is away.
     Doubtful {
         /// Its deletion was requested.
         deleting: bool,
@@ -198,7 +198,7 @@ fn stage(pod: &Pod, container: Option<&ContainerStatus>) -> Stage {
     let deleting = pod.metadata.deletion_timestamp.is_some();
     let may_run = container.and_then(|c| c.state.as_ref()).is_some_and(|state| state.running.is_some());
     match pod.status.as_ref().and_then(|status| status.phase.as_deref()) {
-        // Not only the kubelet declares a pod failed: others do so while its node is away.
+        // Not only the kubelet declares a pod failed: others do so while its Kubernetes node is away.
         Some("Failed" | "Succeeded") if may_run => Stage::Doubtful { deleting },
         Some("Failed" | "Succeeded") => Stage::Ended { deleting },
         _ if deleting => Stage::Doubtful { deleting },

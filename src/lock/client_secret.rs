@@ -16,7 +16,7 @@ use crate::contract::client_secret::{ClientSecret, SECRET_TYPE};
 use crate::contract::credentials::Password;
 use crate::contract::names::{self, CLUSTER_LABEL, MANAGER};
 use crate::operator::api_server::{ApiServer, Error};
-use crate::operator::watch::locks::{ClusterRef, cluster_ref};
+use crate::operator::watch::locks::{ClusterObjectRef, cluster_ref};
 
 /// Label: namespace of the cluster that the Secret is for.
 pub(crate) const CLUSTER_NAMESPACE_LABEL: &str = "redlock.dev/cluster-namespace";
@@ -66,7 +66,7 @@ impl Binding {
     }
 
     /// Reference to the cluster.
-    pub(crate) fn cluster_ref(&self) -> ClusterRef {
+    pub(crate) fn cluster_ref(&self) -> ClusterObjectRef {
         cluster_ref(&self.cluster_namespace, &self.cluster)
     }
 

@@ -1,10 +1,9 @@
 //! The controller: what triggers a reconcile, the steps of a reconcile, and when the next one is due.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{FutureExt as _, Stream, StreamExt as _, stream};
+use futures::{Stream, StreamExt as _, stream};
 use jiff::Timestamp;
 use kube::runtime::controller::{self, Action, Controller};
 use kube::runtime::reflector::ObjectRef;
@@ -64,10 +63,9 @@ pub(crate) async fn run(ctx: Context, shutdown: CancellationToken) {
                 report(&error);
             }
         });
-    let listed = ctx.watches.listed().map(Ok::<_, Infallible>);
     tokio::select! {
         () = running => {}
-        () = ctx.health.arrive_with(LOCK_CONTROLLER, listed) => {}
+        () = ctx.health.arrive_with(LOCK_CONTROLLER, ctx.watches.listed()) => {}
         () = schedule.run() => {}
         () = events::publish(sent_events, ctx.events.clone(), ctx.leadership.clone()) => {}
         () = cleanup::run(&reconciler) => {}

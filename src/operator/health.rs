@@ -68,10 +68,9 @@ impl Health {
     }
 
     /// Reports `part` as ready when `lists` ends. Never ends itself, so that it can run beside a part that must not end.
-    pub(crate) async fn arrive_with<E>(&self, part: &'static str, lists: impl Future<Output = Result<(), E>>) {
-        if lists.await.is_ok() {
-            self.arrived(part);
-        }
+    pub(crate) async fn arrive_with(&self, part: &'static str, lists: impl Future<Output = ()>) {
+        lists.await;
+        self.arrived(part);
         std::future::pending::<()>().await;
     }
 

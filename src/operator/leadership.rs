@@ -26,7 +26,7 @@ impl Leadership {
     /// A leadership that never ends, for tests.
     #[cfg(test)]
     #[must_use]
-    pub fn always() -> Self {
+    pub(crate) fn always() -> Self {
         const FAR: std::time::Duration = std::time::Duration::from_secs(30 * 365 * 24 * 3600);
         Self::new(watch::channel(Some(Instant::now() + FAR)).1)
     }

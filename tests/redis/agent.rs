@@ -7,14 +7,13 @@ use std::time::{Duration, Instant};
 
 use redlock_engine::permissions::acl_rules;
 use redlock_operator::agent::{self, Options};
+use redlock_test_servers::server::{CALL_TIMEOUT, PATIENCE, Server, eventually, key};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-
-use redlock_test_servers::server::{CALL_TIMEOUT, PATIENCE, Server, eventually, key};
 
 /// Longer than a test takes: a lock that passes on within it was given back.
 const LONG: Duration = Duration::from_secs(60);

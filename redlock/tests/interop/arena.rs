@@ -12,6 +12,7 @@ use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use redlock_engine::permissions::acl_rules;
 use redlock_engine::{Client, Credentials, Endpoint, LeaseOptions, LockKey, Marker, RedisMaster};
+use redlock_test_servers::server::{PATIENCE, Server};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
@@ -22,7 +23,6 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::checker::{Contender, Entry, Library};
 use crate::contend;
 use crate::protocol::{Order, Report, Stamp};
-use redlock_test_servers::server::{PATIENCE, Server};
 
 /// Our contenders' limit on a call to a master.
 const LIMIT: Duration = Duration::from_millis(100);

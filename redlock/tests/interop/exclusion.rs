@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use redlock_engine::{Client, Error, LeaseOptions, LockKey, Owner, Reason, Released, Renewal, Wait};
+use redlock_test_servers::server::{CALL_TIMEOUT, PATIENCE, Server, eventually};
 use tokio::time::timeout;
 
 use crate::arena::{Arena, Handle, set};
 use crate::checker::Library;
 use crate::protocol::{Order, Report, Stamp};
-use redlock_test_servers::server::{CALL_TIMEOUT, PATIENCE, Server, eventually};
 
 /// Long enough not to end within a test.
 const LONG: Duration = Duration::from_secs(30);

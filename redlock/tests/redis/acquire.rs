@@ -5,7 +5,6 @@ use std::time::Duration;
 use redlock_engine::{
     Client, Error, LeaseOptions, LeaseState, LockKey, Marker, Owner, Reason, RedisMaster, Released, Renewal,
 };
-
 use redlock_test_servers::server::{CALL_TIMEOUT, Server, client, eventually, key};
 
 const TTL: Duration = Duration::from_secs(10);

@@ -4,9 +4,8 @@ use std::future::Future;
 use std::time::Duration;
 
 use redlock_engine::{Client, LeaseOptions, LeaseState, LockKey, Marker, RedisMaster, Released, Renewal, Wait};
-use tokio::time::timeout;
-
 use redlock_test_servers::server::{CALL_TIMEOUT, PATIENCE, Server, connected, eventually, key};
+use tokio::time::timeout;
 
 /// Longer than a test's patience: no key goes by itself.
 const TTL: Duration = Duration::from_secs(60);

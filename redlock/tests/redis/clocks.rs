@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use redlock_engine::{LeaseOptions, LeaseState, Loss, Owner, Reason, Renewal, Wait};
+use redlock_test_servers::server::{PATIENCE, Server, connected, eventually, key};
 use tempfile::TempDir;
 use tokio::time::timeout;
-
-use redlock_test_servers::server::{PATIENCE, Server, connected, eventually, key};
 
 const TTL: Duration = Duration::from_secs(30);
 const HOUR: i64 = 3600;

@@ -9,12 +9,11 @@ use redlock_engine::{
     Address, Client, Credentials, Endpoint, Error, Health, LeaseOptions, LeaseState, LockKey, Marker, MasterError,
     Reason, RedisMaster, Released, Renewal, Wait,
 };
+use redlock_test_servers::proxy::{Flow, Proxy};
+use redlock_test_servers::server::{CALL_TIMEOUT, PATIENCE, Server, connected, eventually, key};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, timeout};
-
-use redlock_test_servers::proxy::{Flow, Proxy};
-use redlock_test_servers::server::{CALL_TIMEOUT, PATIENCE, Server, connected, eventually, key};
 
 const TTL: Duration = Duration::from_secs(30);
 

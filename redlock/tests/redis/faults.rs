@@ -7,9 +7,8 @@ use redlock_engine::{
     Client, Credentials, Endpoint, LeaseOptions, LeaseState, LockKey, Marker, MasterError, Reason, RedisMaster,
     Released, Wait,
 };
-use tokio::time::{Instant, timeout};
-
 use redlock_test_servers::server::{CALL_TIMEOUT, PATIENCE, Server, client, eventually, key};
+use tokio::time::{Instant, timeout};
 
 const TTL: Duration = Duration::from_secs(10);
 

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use redlock_engine::{LeaseOptions, LeaseState, Loss, Reason, Released, Renewal, Wait};
-use tokio::time::timeout;
-
 use redlock_test_servers::server::{PATIENCE, Server, client, eventually, key};
+use tokio::time::timeout;
 
 /// Short, so that the tests are; long enough that a loaded machine does not lose it.
 const TTL: Duration = Duration::from_secs(2);

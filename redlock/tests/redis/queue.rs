@@ -5,11 +5,10 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::future::join_all;
 use redlock_engine::{Client, Lease, LeaseOptions, LockKey, Token, Wait};
+use redlock_test_servers::server::{PATIENCE, Server, client, eventually, key};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-
-use redlock_test_servers::server::{PATIENCE, Server, client, eventually, key};
 
 const TTL: Duration = Duration::from_secs(30);
 

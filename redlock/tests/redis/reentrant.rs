@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use redlock_engine::{Error, LeaseOptions, LeaseState, Loss, Reason, Reentrant, Released, Renewal, Wait};
-use tokio::time::timeout;
-
 use redlock_test_servers::server::{PATIENCE, Server, client, key};
+use tokio::time::timeout;
 
 const TTL: Duration = Duration::from_secs(30);
 

@@ -7,12 +7,11 @@ use redlock_engine::{
     Client, Credentials, Endpoint, Error, Health, LeaseOptions, LeaseState, Loss, Marker, MasterError, Reason,
     RedisMaster, Released, Renewal, Wait,
 };
-use tokio::time::timeout;
-
 use redlock_test_servers::proxy::{Flow, Proxy};
 use redlock_test_servers::server::{
     CALL_TIMEOUT, CAP, PATIENCE, Server, client, connected, eventually, key, until_connected,
 };
+use tokio::time::timeout;
 
 const TTL: Duration = Duration::from_secs(10);
 

@@ -10,10 +10,9 @@ use redlock_engine::{
     Address, Client, ClientCertificate, Endpoint, Error, Health, LeaseOptions, LeaseState, Marker, MasterError, Reason,
     RedisMaster, Released, Renewal, TlsFiles, Wait,
 };
+use redlock_test_servers::server::{CALL_TIMEOUT, PATIENCE, Server, eventually, key};
 use tempfile::TempDir;
 use tokio::time::timeout;
-
-use redlock_test_servers::server::{CALL_TIMEOUT, PATIENCE, Server, eventually, key};
 
 const TTL: Duration = Duration::from_secs(10);
 const HOST: &str = "127.0.0.1";

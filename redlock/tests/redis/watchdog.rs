@@ -8,12 +8,11 @@ use redlock_engine::{
     Client, Environment, Error, Lease, LeaseOptions, LeaseState, Loss, Marker, Reason, RedisMaster, Released, Renewal,
     System, Wait,
 };
-use tokio::time::{Instant, timeout};
-
 use redlock_test_servers::proxy::{Flow, Proxy};
 use redlock_test_servers::server::{
     CALL_TIMEOUT, PATIENCE, Server, client, connected, eventually, key, until_connected,
 };
+use tokio::time::{Instant, timeout};
 
 fn renewed_each(period: Duration, ttl: Duration) -> LeaseOptions {
     LeaseOptions { renewal: Renewal::Every(period), ..LeaseOptions::new("x", ttl) }

@@ -62,7 +62,7 @@ fn pod_spec(cluster: &RedisLockCluster, image: &str) -> PodSpec {
         topology_spread_constraints: Some(vec![TopologySpreadConstraint {
             max_skew: 1,
             topology_key: "kubernetes.io/hostname".to_owned(),
-            // Best effort: a master that shares its node with another is better than no master.
+            // Best effort: a master that shares its Kubernetes node with another is better than no master.
             when_unsatisfiable: "ScheduleAnyway".to_owned(),
             label_selector: Some(LabelSelector {
                 match_labels: Some(BTreeMap::from([(names::CLUSTER_LABEL.to_owned(), cluster.name_any())])),

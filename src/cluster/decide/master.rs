@@ -6,10 +6,10 @@
 //!    the former pod was gone for certain: no pod object, or its container ended. That the master is being started is recorded
 //!    before its first pod is created. The delay counts by the wall clock from the recorded time, so that it survives a restart
 //!    of the operator. Within one operator process it counts by the monotonic clock as well, so that a wall clock that jumps
-//!    cannot shorten it. Assumption: the clocks of the nodes on which the operator runs agree to within the restart delay less
+//!    cannot shorten it. Assumption: the clocks of the Kubernetes nodes on which the operator runs agree to within the restart delay less
 //!    maxTTL.
 //! 2. [`MasterState::Quarantined`] is recorded only for a pod that is gone for certain. A pod that is being deleted, or whose
-//!    node does not answer, keeps its place until its object is gone.
+//!    Kubernetes node does not answer, keeps its place until its object is gone.
 //! 3. Only a server that is armed may have voted, and before a server is armed, the uid of its pod and its `run_id` are in the
 //!    record. So a recorded server without its marker has lost its data; a pod that is not in the record was never armed; and one
 //!    that vanished before it was recorded took nothing along.
@@ -159,7 +159,7 @@ impl MasterPlan {
     fn doubtful(&mut self, pod: &ObservedPod, deleting: bool) {
         if self.row.state != MasterState::Terminating {
             self.row.message =
-                Some("its pod is being deleted: its place is kept until its node confirms that".to_owned());
+                Some("its pod is being deleted: its place is kept until its Kubernetes node confirms that".to_owned());
         }
         self.row.state = MasterState::Terminating;
         self.row.pod_uid = Some(pod.uid.clone());

@@ -47,8 +47,8 @@ fn a_pod_says_why_it_waits_and_how_it_ended() {
         (container(json!({"waiting": {"reason": "ImagePullBackOff"}})), "its container waits: ImagePullBackOff"),
         (json!({"reason": "Evicted", "message": "low on memory"}), "Evicted: low on memory"),
         (
-            json!({"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes have room"}]}),
-            "not scheduled: 0/3 nodes have room",
+            json!({"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 Kubernetes nodes have room"}]}),
+            "not scheduled: 0/3 Kubernetes nodes have room",
         ),
     ] {
         assert_eq!(ObservedPod::of(&pod(&json!({}), &status)).note.as_deref(), Some(note));

@@ -1,7 +1,7 @@
 //! Who may log in to a master: an ACL user for each namespace that has locks, and one for the operator as a client.
 //!
 //! The users are made when the master is armed and are never stored on it. So a master that restarted refuses every client until
-//! it is armed again, also clients that do not look at the marker.
+//! it is armed again, also clients that do not check the marker.
 
 use std::collections::BTreeMap;
 

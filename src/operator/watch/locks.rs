@@ -11,9 +11,9 @@ use kube::{Resource as _, ResourceExt as _};
 use crate::api::{RedisLockCluster, WatchedCluster, WatchedLock};
 
 /// A reference to a lock.
-type LockRef = ObjectRef<WatchedLock>;
+type LockObjectRef = ObjectRef<WatchedLock>;
 /// A reference to a cluster.
-pub(crate) type ClusterRef = ObjectRef<WatchedCluster>;
+pub(crate) type ClusterObjectRef = ObjectRef<WatchedCluster>;
 
 /// The index.
 #[derive(Debug, Default)]
@@ -21,12 +21,12 @@ pub(crate) struct LockIndex(RwLock<Entries>);
 
 #[derive(Debug, Default)]
 struct Entries {
-    by_lock: HashMap<LockRef, Entry>,
-    by_cluster: HashMap<ClusterRef, HashSet<LockRef>>,
+    by_lock: HashMap<LockObjectRef, Entry>,
+    by_cluster: HashMap<ClusterObjectRef, HashSet<LockObjectRef>>,
     /// Locks that cannot be read, by namespace: which cluster they are on is unknown.
-    unreadable: HashMap<String, HashSet<LockRef>>,
+    unreadable: HashMap<String, HashSet<LockObjectRef>>,
     /// The list that is being received.
-    incoming: Vec<(LockRef, Entry)>,
+    incoming: Vec<(LockObjectRef, Entry)>,
 }
 
 /// What the index knows of a lock.
@@ -35,7 +35,7 @@ struct Entry {
     namespace: String,
     uid: String,
     /// Its cluster; `None` if the lock cannot be read.
-    cluster: Option<ClusterRef>,
+    cluster: Option<ClusterObjectRef>,
     is_deleting: bool,
 }
 
@@ -44,10 +44,10 @@ impl LockIndex {
     pub(crate) fn update(&self, event: &Event<WatchedLock>) {
         let mut entries = self.0.write().unwrap_or_else(PoisonError::into_inner);
         match event {
-            Event::Apply(lock) => entries.insert(LockRef::from_obj(lock), Entry::of(lock)),
-            Event::Delete(lock) => entries.remove(&LockRef::from_obj(lock)),
+            Event::Apply(lock) => entries.insert(LockObjectRef::from_obj(lock), Entry::of(lock)),
+            Event::Delete(lock) => entries.remove(&LockObjectRef::from_obj(lock)),
             Event::Init => entries.incoming.clear(),
-            Event::InitApply(lock) => entries.incoming.push((LockRef::from_obj(lock), Entry::of(lock))),
+            Event::InitApply(lock) => entries.incoming.push((LockObjectRef::from_obj(lock), Entry::of(lock))),
             Event::InitDone => {
                 let listed = std::mem::take(&mut entries.incoming);
                 *entries = Entries::default();
@@ -59,7 +59,7 @@ impl LockIndex {
     }
 
     /// The locks on a cluster.
-    pub(crate) fn locks_on(&self, cluster: &ClusterRef) -> Vec<LockRef> {
+    pub(crate) fn locks_on(&self, cluster: &ClusterObjectRef) -> Vec<LockObjectRef> {
         self.read(|entries| entries.by_cluster.get(cluster).into_iter().flatten().cloned().collect())
     }
 
@@ -67,7 +67,7 @@ impl LockIndex {
     ///
     /// A lock that is being deleted counts: it is still to be released. So does one that cannot be read: its users must
     /// not be locked out.
-    pub(crate) fn namespaces_of(&self, cluster: &ClusterRef) -> BTreeSet<String> {
+    pub(crate) fn namespaces_of(&self, cluster: &ClusterObjectRef) -> BTreeSet<String> {
         self.read(|entries| {
             let on_it = entries.by_cluster.get(cluster).into_iter().flatten();
             let readable = on_it.filter_map(|lock| entries.by_lock.get(lock)).map(|entry| entry.namespace.clone());
@@ -77,7 +77,7 @@ impl LockIndex {
 
     /// Whether a lock of `namespace`, other than the one with `uid`, needs to reach `cluster`: one on it that is not being
     /// deleted, or one that cannot be read.
-    pub(crate) fn is_needed(&self, namespace: &str, cluster: &ClusterRef, uid: &str) -> bool {
+    pub(crate) fn is_needed(&self, namespace: &str, cluster: &ClusterObjectRef, uid: &str) -> bool {
         self.read(|entries| {
             let on_it = entries.by_cluster.get(cluster).into_iter().flatten();
             let mut readable = on_it.filter_map(|lock| entries.by_lock.get(lock));
@@ -92,7 +92,7 @@ impl LockIndex {
 }
 
 impl Entries {
-    fn insert(&mut self, lock: LockRef, entry: Entry) {
+    fn insert(&mut self, lock: LockObjectRef, entry: Entry) {
         self.remove(&lock);
         match &entry.cluster {
             Some(cluster) => self.by_cluster.entry(cluster.clone()).or_default().insert(lock.clone()),
@@ -101,7 +101,7 @@ impl Entries {
         self.by_lock.insert(lock, entry);
     }
 
-    fn remove(&mut self, lock: &LockRef) {
+    fn remove(&mut self, lock: &LockObjectRef) {
         let Some(entry) = self.by_lock.remove(lock) else { return };
         match &entry.cluster {
             Some(cluster) => remove_from(&mut self.by_cluster, cluster, lock),
@@ -111,7 +111,7 @@ impl Entries {
 }
 
 /// Removes a lock from a set of a map, and the set with its last lock.
-fn remove_from<K: Eq + std::hash::Hash>(map: &mut HashMap<K, HashSet<LockRef>>, key: &K, lock: &LockRef) {
+fn remove_from<K: Eq + std::hash::Hash>(map: &mut HashMap<K, HashSet<LockObjectRef>>, key: &K, lock: &LockObjectRef) {
     if let Some(set) = map.get_mut(key) {
         set.remove(lock);
         if set.is_empty() {
@@ -136,12 +136,12 @@ impl Entry {
 }
 
 /// The cluster of that name.
-pub(crate) fn cluster_ref(namespace: &str, name: &str) -> ClusterRef {
-    ClusterRef::new(name).within(namespace)
+pub(crate) fn cluster_ref(namespace: &str, name: &str) -> ClusterObjectRef {
+    ClusterObjectRef::new(name).within(namespace)
 }
 
 /// A reference to `cluster`.
-pub(crate) fn reference_to(cluster: &RedisLockCluster) -> ClusterRef {
+pub(crate) fn reference_to(cluster: &RedisLockCluster) -> ClusterObjectRef {
     cluster_ref(&cluster.namespace().unwrap_or_default(), &cluster.name_any())
 }
 
@@ -184,11 +184,11 @@ mod tests {
         index.update(&Event::InitDone);
     }
 
-    fn votes() -> ClusterRef {
+    fn votes() -> ClusterObjectRef {
         cluster_ref("keys", "votes")
     }
 
-    fn names(index: &LockIndex, cluster: &ClusterRef) -> Vec<String> {
+    fn names(index: &LockIndex, cluster: &ClusterObjectRef) -> Vec<String> {
         let mut names: Vec<_> = index.locks_on(cluster).into_iter().map(|lock| lock.name).collect();
         names.sort_unstable();
         names
