@@ -15,7 +15,10 @@ shellcheck "${scripts[@]}"
 say "clippy"
 cargo clippy --quiet --workspace --all-targets --locked -- -D warnings
 say "rustdoc"
-RUSTDOCFLAGS='-D warnings' cargo doc --quiet --workspace --no-deps --locked
+export RUSTDOCFLAGS='-D warnings'
+# The engine as its users read it, the operator as those who work on it do.
+cargo doc --quiet -p redlock-engine --no-deps --locked
+cargo doc --quiet -p redlock-operator --no-deps --locked --document-private-items
 
 for chart in charts/*/; do
   [[ -e $chart/Chart.yaml ]] || continue

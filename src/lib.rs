@@ -16,6 +16,8 @@
 
 // What nobody outside can use is closed, so that dead code shows.
 #![warn(unreachable_pub)]
+// This crate's documentation is for those who work on it: it is built with its private items.
+#![allow(rustdoc::private_intra_doc_links)]
 
 pub mod agent;
 #[allow(unreachable_pub)] // The lint is wrong about types from which kube derives.

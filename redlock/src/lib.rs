@@ -182,6 +182,9 @@
 //! - [`error`]: what can go wrong, which master said so, and the bounded words for it
 //! - [`environment`]: wall clock and randomness
 
+// What nobody outside can use is closed, so that dead code shows.
+#![warn(unreachable_pub)]
+
 mod acquire;
 mod adopt;
 pub mod claim;

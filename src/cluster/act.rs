@@ -151,7 +151,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Deletes this very pod, without force: where the Kubernetes node does not answer, the object stays, and with it the master's place.
+    /// Deletes this very pod, without force: where the Kubernetes node does not answer, the object stays, and with it the
+    /// master's place.
     async fn delete_pod(&self, master: &ObservedMaster) -> Result<Attempt, Error> {
         if let Some(pod) = master.pod.ours() {
             let namespace = self.snapshot.cluster.namespace().unwrap_or_default();

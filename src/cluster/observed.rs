@@ -100,8 +100,8 @@ pub(crate) enum Stage {
         /// Its deletion was requested.
         deleting: bool,
     },
-    /// It is being deleted, or was declared failed, but its container may still run. Where the Kubernetes node does not answer, the pod
-    /// remains like this for as long as the Kubernetes node is away.
+    /// It is being deleted, or was declared failed, but its container may still run. Where the Kubernetes node does not
+    /// answer, the pod remains like this for as long as that is away.
     Doubtful {
         /// Its deletion was requested.
         deleting: bool,

@@ -251,7 +251,7 @@ impl LeaseCandidate {
             Ok(Ok(())) => info!("released the Lease"),
             Ok(Err(error)) => warn!(%error, "failed to release the Lease: the next leader waits until it expires"),
             Err(_) => {
-                warn!("failed to release the Lease in {REQUEST_TIMEOUT:?}: the next leader waits until it expires")
+                warn!("failed to release the Lease in {REQUEST_TIMEOUT:?}: the next leader waits until it expires");
             }
         }
     }

@@ -1,7 +1,7 @@
 //! `redlock operator`: starts all parts, supervises them, and ends them.
 //!
 //! # Layout
-//! - [`preflight`]: whether the API server permits what the operator needs
+//! - [`mod@preflight`]: whether the API server permits what the operator needs
 //! - [`supervisor`]: no part ends unnoticed
 //! - [`http`]: the probes and metrics
 

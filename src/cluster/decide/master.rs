@@ -6,8 +6,8 @@
 //!    the former pod was gone for certain: no pod object, or its container ended. That the master is being started is recorded
 //!    before its first pod is created. The delay counts by the wall clock from the recorded time, so that it survives a restart
 //!    of the operator. Within one operator process it counts by the monotonic clock as well, so that a wall clock that jumps
-//!    cannot shorten it. Assumption: the clocks of the Kubernetes nodes on which the operator runs agree to within the restart delay less
-//!    maxTTL.
+//!    cannot shorten it. Assumption: the clocks of the Kubernetes nodes on which the operator runs agree to within the restart
+//!    delay less maxTTL.
 //! 2. [`MasterState::Quarantined`] is recorded only for a pod that is gone for certain. A pod that is being deleted, or whose
 //!    Kubernetes node does not answer, keeps its place until its object is gone.
 //! 3. Only a server that is armed may have voted, and before a server is armed, the uid of its pod and its `run_id` are in the

@@ -2,6 +2,7 @@
 
 mod bench;
 
+use futures::FutureExt as _;
 use http::StatusCode;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //! - [`compute`]: the status of one lock, as a pure function of what is known and of the time
-//! - [`write`]: writes that status to the API server
+//! - [`mod@write`]: writes that status to the API server
 //! - [`schedule`]: which status is refreshed next; [`budget`]: how many writes a second
 
 pub(crate) mod budget;
