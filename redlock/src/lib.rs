@@ -178,7 +178,7 @@
 //! - [`validity`]: until when a grant is valid, on the holder's own monotonic clock
 //! - [`fence`]: fencing tokens, and the clock that proposes them
 //! - [`key`]: names of locks, and their keys on a master; [`owner`]: the value of a key
-//! - [`permissions`]: the permissions that a user needs on a master
+//! - [`permissions`]: the permissions that a user needs on a master; [`marker`]: which server process may vote
 //! - [`error`]: what can go wrong, which master said so, and the bounded words for it
 //! - [`environment`]: wall clock and randomness
 
@@ -196,6 +196,7 @@ mod hand_overs;
 pub mod key;
 mod lease;
 mod local_queue;
+pub mod marker;
 pub mod master;
 mod masters;
 pub mod owner;

@@ -5,10 +5,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::Resource;
+use redlock_engine::marker::ArmedMarker;
 
 use super::decide::Rules;
 use super::observed::{Existing, ObservedMaster, ObservedPod, ObservedServer, Stage};
-use super::server::arm::ArmedMarker;
 use super::server::fitness::Facts;
 use crate::api::cluster::{MasterState, MasterStatus};
 use crate::api::{RedisLockCluster, RedisLockClusterSpec};

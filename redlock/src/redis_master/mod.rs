@@ -41,6 +41,7 @@ use crate::claim::Claim;
 use crate::error::MasterError;
 use crate::fence::Token;
 use crate::key::{ARMED_KEY, LockKey};
+use crate::marker;
 use crate::master::{Extension, Heard, Master, Place, QUEUE_LIFETIME, Queued, Reading, ReleaseAnswer, Vote};
 
 /// A call timeout that is noticed later than this shows that the process was not running.
@@ -224,7 +225,7 @@ impl Master for RedisMaster {
         }
         if required {
             let armed = redis::from_redis_value::<Option<String>>(next()?).ok().flatten();
-            check_marker(armed.as_deref(), &link.run_id, claim.ttl())?;
+            marker::check(armed.as_deref(), &link.run_id, ttl)?;
         }
         match fence {
             Value::Int(1) => Ok(Vote::Granted),
@@ -335,39 +336,4 @@ fn reading(owner: Option<Vec<u8>>, remaining: i64, fence: Option<f64>) -> Readin
     // Some libraries write random bytes, which are no text: these are shown escaped.
     let text = |value: Vec<u8>| String::from_utf8(value).unwrap_or_else(|e| e.as_bytes().escape_ascii().to_string());
     Reading { owner: owner.map(text), remaining: u64::try_from(remaining).ok().map(Duration::from_millis), fence }
-}
-
-/// Whether the marker names this server process, and its cap permits the TTL.
-fn check_marker(armed: Option<&str>, run_id: &str, ttl: Duration) -> Result<(), MasterError> {
-    match armed.and_then(|a| a.split_once(' ')) {
-        Some((process, cap)) if process == run_id && !run_id.is_empty() => match cap.parse() {
-            Ok(cap) if millis(ttl) <= cap => Ok(()),
-            Ok(_) => Err(MasterError::TtlRefused),
-            Err(_) => Err(MasterError::Quarantined),
-        },
-        _ => Err(MasterError::Quarantined),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_master_votes_only_while_its_marker_names_this_very_process() {
-        let ttl = Duration::from_secs(30);
-        for (armed, expected) in [
-            (Some("abc 60000"), Ok(())),
-            (Some("abc 30000"), Ok(())),
-            (Some("abc 29999"), Err(MasterError::TtlRefused)),
-            (Some("old 60000"), Err(MasterError::Quarantined)),
-            (Some("abc"), Err(MasterError::Quarantined)),
-            (Some("abc x"), Err(MasterError::Quarantined)),
-            (Some(""), Err(MasterError::Quarantined)),
-            (None, Err(MasterError::Quarantined)),
-        ] {
-            assert_eq!(check_marker(armed, "abc", ttl), expected, "{armed:?}");
-        }
-        assert_eq!(check_marker(Some(" 60000"), "", ttl), Err(MasterError::Quarantined));
-    }
 }

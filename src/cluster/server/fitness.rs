@@ -1,8 +1,8 @@
 //! What a server says of itself, and whether it is fit to vote.
 
 use redlock_engine::key::{ARMED_KEY, PREFIX as KEY_PREFIX};
+use redlock_engine::marker::ArmedMarker;
 
-use super::arm::ArmedMarker;
 use super::{Admin, AdminError};
 use crate::contract::names::CLIENT_USER_PREFIX;
 

@@ -36,3 +36,12 @@ fn an_answer_without_what_is_needed_is_refused() {
     let error = parse_facts(&INFO.replace("run_id", "runid"), None, &[]).unwrap_err();
     assert_eq!(error, AdminError::Refused("INFO without run_id".to_owned()));
 }
+
+#[test]
+fn only_a_marker_of_this_very_process_makes_it_armed() {
+    for (marker, armed) in
+        [(Some("a1b2 60000"), true), (Some("c3d4 60000"), false), (Some("a1b2"), false), (None, false)]
+    {
+        assert_eq!(read(INFO, marker).is_armed(), armed, "{marker:?}");
+    }
+}
