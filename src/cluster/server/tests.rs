@@ -1,16 +1,16 @@
 //! The operator's side of a master on real Redis servers, which run with the configuration file of a cluster's pods.
 
-use std::net::TcpListener;
-use std::process::Stdio;
 use std::time::Duration;
 
 use redlock_engine::{
     Address, Client, Credentials, Endpoint, LeaseOptions, LeaseState, LockKey, Marker, MasterError, Reason,
     RedisMaster, Released, Renewal, Wait,
 };
-use redlock_test_servers::server::{CALL_TIMEOUT, CAP, PATIENCE, eventually};
+use redlock_test_servers::server::{
+    CALL_TIMEOUT, CAP, PATIENCE, eventually, has_started, on_free_port, redis_server, request,
+};
 use tempfile::TempDir;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 
 use super::acl::Clients;
 use super::arm::ArmError;
@@ -30,34 +30,29 @@ struct MasterServer {
 
 impl MasterServer {
     async fn start(key: &RootKey) -> Self {
-        for _ in 0..20 {
-            let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
+        on_free_port(async |port| {
             let folder = tempfile::tempdir().expect("a folder for the server");
             // The data folder of a pod does not exist here, and the server changes to it as soon as it reads the line.
             let conf = redis_conf(&key.operator_password(), 64 << 20);
             let conf = conf.replace("\ndir /data\n", &format!("\ndir {}\n", folder.path().display()));
             std::fs::write(folder.path().join("redis.conf"), conf).expect("the configuration file");
             let mut server = Self { key: key.clone(), port, process: spawn(port, &folder), folder };
-            if server.answers().await {
-                return server;
-            }
-        }
-        panic!("redis-server did not start on any of 20 ports: is it installed?");
+            server.has_started().await.then_some(server)
+        })
+        .await
     }
 
-    async fn answers(&mut self) -> bool {
-        for _ in 0..1000 {
-            if self.process.try_wait().expect("the state of a child").is_some() {
-                return false;
+    async fn has_started(&mut self) -> bool {
+        let (port, password) = (self.port, self.key.operator_password());
+        has_started(&mut self.process, async || {
+            // Another test's server on this port would refuse this password.
+            match Admin::connect("127.0.0.1", port, &password).await {
+                Ok(_) => Some(true),
+                Err(AdminError::Unreachable(_)) => None,
+                Err(_) => Some(false),
             }
-            // Another test's server on this port would refuse this key.
-            match Admin::connect("127.0.0.1", self.port, &self.key.operator_password()).await {
-                Ok(_) => return true,
-                Err(AdminError::Unreachable(_)) => tokio::time::sleep(Duration::from_millis(10)).await,
-                Err(_) => return false,
-            }
-        }
-        false
+        })
+        .await
     }
 
     async fn admin(&self) -> Admin {
@@ -83,10 +78,7 @@ impl MasterServer {
     async fn run<T: redis::FromRedisValue>(&self, user: &str, password: &str, command: &str) -> redis::RedisResult<T> {
         let url = format!("redis://{user}:{password}@127.0.0.1:{}", self.port);
         let mut connection = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
-        let mut words = command.split_whitespace();
-        let mut request = redis::cmd(words.next().expect("a command"));
-        words.for_each(|word| _ = request.arg(word));
-        request.query_async(&mut connection).await
+        request(command).query_async(&mut connection).await
     }
 
     async fn as_operator<T: redis::FromRedisValue>(&self, command: &str) -> T {
@@ -115,14 +107,7 @@ impl MasterServer {
 }
 
 fn spawn(port: u16, folder: &TempDir) -> Child {
-    Command::new("redis-server")
-        .arg(folder.path().join("redis.conf"))
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .expect("redis-server: install the package redis-server")
+    redis_server(port, |command| _ = command.arg(folder.path().join("redis.conf")))
 }
 
 #[tokio::test]
@@ -331,7 +316,7 @@ async fn what_was_read_of_one_process_is_never_used_to_arm_the_next() {
     let facts = admin.facts().await.unwrap();
     server.process.kill().await.expect("SIGKILL to our own child");
     server.process = spawn(server.port, &server.folder);
-    assert!(server.answers().await, "the server did not come back on its port");
+    assert!(server.has_started().await, "the server did not come back on its port");
     let error = admin.arm(&facts, &server.clients(&["tests"]), CAP).await.unwrap_err();
     assert!(matches!(error, ArmError::NotSent(AdminError::Unreachable(_))), "{error}");
     let fresh = server.facts().await;

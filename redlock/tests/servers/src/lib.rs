@@ -1,6 +1,6 @@
-//! Redis servers and links to them, for the tests of the engine and of the operator on real servers.
+//! Redis servers and links to them, for tests of the engine and of the operator on real servers.
 
-#![allow(clippy::expect_used, clippy::panic)] // What a test needs and does not get fails it.
+#![allow(clippy::expect_used, clippy::panic)] // Without what it needs a test fails.
 #![allow(missing_docs, clippy::missing_panics_doc, clippy::must_use_candidate)] // Tests, not a library to publish.
 
 pub mod proxy;

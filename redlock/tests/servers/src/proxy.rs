@@ -1,4 +1,4 @@
-//! A link between client and server that a test can slow, hold up, cut and count.
+//! A link between client and server that a test can slow down, hold and cut, and that counts bytes and connections.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,16 +13,16 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::server::{CALL_TIMEOUT, Server, until_connected};
 
-/// What happens to bytes on their way. None is ever lost or changed, as with TCP: only a cut ends a connection.
+/// What happens to bytes under way. None is lost or changed, as with TCP: only a cut ends a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     /// They pass.
     Pass,
-    /// They pass after so long.
+    /// They pass after this time.
     Late(Duration),
     /// They wait until this changes.
     Hold,
-    /// They pass up to a request with this word, which waits until this changes, and all that follow it.
+    /// They pass up to a request with this word. That request, and all after it, wait until this changes.
     HoldFrom(&'static str),
 }
 
@@ -40,13 +40,13 @@ struct Shared {
     cuts: watch::Sender<u64>,
     refusing: watch::Sender<bool>,
     received: AtomicU64,
-    /// Whether requests have been held up.
+    /// Whether a request has been held.
     holds: AtomicBool,
     accepted: Mutex<Vec<Instant>>,
 }
 
 impl Proxy {
-    /// A link to the server of this port, through which all passes.
+    /// A link to the server on this port, through which all bytes pass.
     pub async fn to(port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let own_port = listener.local_addr().expect("its address").port();
@@ -68,7 +68,7 @@ impl Proxy {
         Self::to_all_within(servers, CALL_TIMEOUT).await
     }
 
-    /// The same, with a limit on a call to one master.
+    /// The same, with this call timeout.
     pub async fn to_all_within(servers: &[Server], call_timeout: Duration) -> (Vec<Self>, Client) {
         let links = futures::future::join_all(servers.iter().map(|s| Self::to(s.port))).await;
         let masters: Vec<_> = links.iter().zip(servers).map(|(l, s)| RedisMaster::connect(l.endpoint(s))).collect();
@@ -82,29 +82,29 @@ impl Proxy {
         Endpoint { address: Address::Tcp("127.0.0.1".to_owned(), self.port), ..server.endpoint(Marker::Required) }
     }
 
-    /// What happens to requests from now on.
+    /// Sets what happens to requests from now on.
     pub fn requests(&self, flow: Flow) {
         self.shared.requests.send_replace(flow);
     }
 
-    /// What happens to answers from now on.
+    /// Sets what happens to answers from now on.
     pub fn answers(&self, flow: Flow) {
         self.shared.answers.send_replace(flow);
     }
 
-    /// Accepts connections from now on, and takes what comes in, but nothing gets through: neither way.
+    /// Accepts connections and reads from them, but lets nothing pass either way.
     pub fn swallow(&self) {
         self.requests(Flow::Hold);
         self.answers(Flow::Hold);
     }
 
-    /// Resets every connection, and each new one at once.
+    /// Resets all connections, and each new one at once.
     pub fn cut(&self) {
         self.shared.refusing.send_replace(true);
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
     }
 
-    /// All passes again, on new connections after a cut.
+    /// Lets all pass again, after a cut on new connections.
     pub fn heal(&self) {
         self.requests(Flow::Pass);
         self.answers(Flow::Pass);
@@ -116,7 +116,7 @@ impl Proxy {
         self.shared.received.load(Ordering::SeqCst)
     }
 
-    /// Whether a request has been held up so far.
+    /// Whether a request has been held so far.
     pub fn holds(&self) -> bool {
         self.shared.holds.load(Ordering::SeqCst)
     }
@@ -137,7 +137,7 @@ impl Drop for Proxy {
 async fn listen(listener: TcpListener, port: u16, shared: Arc<Shared>) {
     while let Ok((client, _)) = listener.accept().await {
         shared.accepted.lock().expect("no panic under this lock").push(Instant::now());
-        // What ends here ends by a reset.
+        // Connections end by a reset.
         client.set_zero_linger().expect("an option of a socket");
         if !*shared.refusing.borrow() {
             tokio::spawn(carry(client, port, Arc::clone(&shared)));
@@ -159,25 +159,25 @@ async fn carry(client: TcpStream, port: u16, shared: Arc<Shared>) {
     }
 }
 
-/// Carries bytes one way until the stream ends. Reads on while they wait, as a network's buffers do.
+/// Copies bytes one way until the stream ends. It reads on while they wait, as a network's buffers do.
 async fn pump(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     mut flow: watch::Receiver<Flow>,
     log: Option<&Shared>,
 ) {
-    let (queue, mut queued) = mpsc::unbounded_channel();
+    let (arrived, mut waiting) = mpsc::unbounded_channel();
     let read = async move {
         let mut buffer = vec![0; 64 << 10];
         while let Ok(n @ 1..) = from.read(&mut buffer).await {
             log.inspect(|log| _ = log.received.fetch_add(n as u64, Ordering::SeqCst));
-            if queue.send((Instant::now(), buffer[..n].to_vec())).is_err() {
+            if arrived.send((Instant::now(), buffer[..n].to_vec())).is_err() {
                 return;
             }
         }
     };
     let write = async move {
-        while let Some((at, bytes)) = queued.recv().await {
+        while let Some((at, bytes)) = waiting.recv().await {
             let passes = |flow: &Flow| match flow {
                 Flow::Pass | Flow::Late(_) => true,
                 Flow::Hold => false,
