@@ -1,4 +1,4 @@
-//! The sidecar: one of several leads, and each of them says so.
+//! The sidecar: one of several leads, and each of them reports the leader.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use redlock_engine::permissions::acl_rules;
 use redlock_operator::agent::{self, Options};
-use redlock_test_servers::server::{CALL_TIMEOUT, PATIENCE, Server, eventually, key};
+use redlock_test_servers::server::{CALL_TIMEOUT, PATIENCE, Server, eventually, gone_everywhere, key};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -15,12 +15,12 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-/// Longer than a test takes: a lock that passes on within it was given back.
+/// Longer than a test takes: a lock that another gets within it was released.
 const LONG: Duration = Duration::from_secs(60);
-/// For leases that shall end by themselves.
+/// For leases that are to expire.
 const SHORT: Duration = Duration::from_secs(3);
 
-/// Servers that know the user of the namespace `tests` and no other, and the Secret for it.
+/// Servers with the user of the namespace `tests` and no other, and that user's Secret.
 async fn cluster(count: usize) -> (Vec<Server>, TempDir) {
     let servers = Server::start_armed(count).await;
     let password = "a-password";
@@ -81,19 +81,19 @@ impl Agent {
         serde_json::from_str(&self.get("/").await.1).expect("JSON")
     }
 
-    /// Stops it as SIGTERM does.
+    /// Stops it as SIGTERM does, and waits until it has ended.
     async fn stop(self) {
         self.stop.cancel();
         timeout(PATIENCE, self.task).await.expect("an end").expect("no panic").expect("a good end");
     }
 }
 
-/// The position of the only one that leads.
+/// The index of the only agent that leads.
 async fn leader(agents: &[Agent]) -> usize {
     eventually("one leader", async || {
         let leads = futures::future::join_all(agents.iter().map(Agent::leads)).await;
         let leaders: Vec<_> = (0..agents.len()).filter(|&i| leads[i]).collect();
-        // Asked one after the other, two may lead, but not both still.
+        // Of two that were asked one after the other both may have led, but not at the same time.
         if let [first, second, ..] = leaders[..] {
             assert!(!(agents[first].leads().await && agents[second].leads().await), "{leaders:?}");
             return None;
@@ -103,7 +103,7 @@ async fn leader(agents: &[Agent]) -> usize {
     .await
 }
 
-/// The token that all agree on, once all name the same leader.
+/// The token that all agents report, once all name the same leader.
 async fn agreed_token(agents: &[Agent], name: &str) -> u64 {
     eventually("all name the leader", async || {
         let answers = futures::future::join_all(agents.iter().map(Agent::answer)).await;
@@ -118,7 +118,7 @@ async fn agreed_token(agents: &[Agent], name: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn one_of_three_leads_and_a_stopped_leader_is_followed_at_once() {
+async fn one_of_three_leads_and_a_stopped_leader_has_a_successor_at_once() {
     let (servers, secret) = cluster(5).await;
     let mut agents = Vec::new();
     for identity in ["web-0", "web-1", "web-2"] {
@@ -144,13 +144,11 @@ async fn one_of_three_leads_and_a_stopped_leader_is_followed_at_once() {
     for agent in agents {
         agent.stop().await;
     }
-    for server in &servers {
-        eventually("nothing left", async || server.get(&key("web")).await.is_none().then_some(())).await;
-    }
+    gone_everywhere(&servers, &key("web")).await;
 }
 
 #[tokio::test]
-async fn a_leader_without_a_majority_says_so_in_time_and_contends_again() {
+async fn a_leader_without_a_majority_steps_down_in_time_and_contends_again() {
     let (servers, secret) = cluster(3).await;
     let agents = [Agent::start("web-0", SHORT, secret.path()).await, Agent::start("web-1", SHORT, secret.path()).await];
     let first = leader(&agents).await;
@@ -172,7 +170,7 @@ async fn a_leader_without_a_majority_says_so_in_time_and_contends_again() {
         answers.iter().all(|a| a["name"] == "" && a["token"].is_null()).then_some(())
     })
     .await;
-    // That no leader can be elected is no reason to take the pods out of service.
+    // The pods stay in service while no leader can be elected.
     assert_eq!(agents[first].get("/readyz").await.0, 200);
 
     servers[0].thaw();
@@ -186,7 +184,7 @@ async fn a_leader_without_a_majority_says_so_in_time_and_contends_again() {
 }
 
 #[tokio::test]
-async fn a_candidate_that_does_not_lead_stops_at_once() {
+async fn an_agent_that_does_not_lead_stops_at_once() {
     let (servers, secret) = cluster(3).await;
     for server in &servers {
         server.freeze();
@@ -201,7 +199,7 @@ async fn a_candidate_that_does_not_lead_stops_at_once() {
 }
 
 #[tokio::test]
-async fn a_secret_that_is_not_mounted_is_a_wrong_configuration() {
+async fn a_secret_that_is_not_mounted_is_a_configuration_error() {
     let nowhere = tempfile::tempdir().expect("an empty folder");
     let agent = Agent::start("web-0", LONG, nowhere.path()).await;
     let error = agent.task.await.expect("no panic").expect_err("no Secret");

@@ -1,5 +1,5 @@
-//! The sidecar on real Redis servers, which the tests start on loopback and end by their process.
+//! The sidecar on real Redis servers, which the tests start on loopback.
 
-#![allow(clippy::expect_used, clippy::panic)] // What a test needs and does not get fails it.
+#![allow(clippy::expect_used, clippy::panic)] // Without what it needs a test fails.
 
 mod agent;

@@ -5,7 +5,9 @@ use std::time::Duration;
 use redlock_engine::{
     Client, Error, LeaseOptions, LeaseState, LockKey, Marker, Owner, Reason, RedisMaster, Released, Renewal,
 };
-use redlock_test_servers::server::{CALL_TIMEOUT, Server, client, eventually, key};
+use redlock_test_servers::server::{
+    CALL_TIMEOUT, CAP, Server, client, eventually, gone_everywhere, held_everywhere, key,
+};
 
 const TTL: Duration = Duration::from_secs(10);
 
@@ -14,11 +16,9 @@ async fn a_granted_lock_is_on_every_master_with_its_token() {
     let servers = Server::start_armed(5).await;
     let (client, key) = (client(&servers), key("a"));
     let lease = client.try_acquire(&key, &LeaseOptions::new("job/a", TTL)).await.expect("granted");
-    let owner = lease.owner().to_string();
-    assert_eq!(owner, format!("job/a@{}", lease.owner().token()));
+    assert_eq!(lease.owner().to_string(), format!("job/a@{}", lease.owner().token()));
+    held_everywhere(&servers, &key, lease.owner()).await;
     for server in &servers {
-        eventually("the key on each master", async || (server.get(&key).await.as_ref() == Some(&owner)).then_some(()))
-            .await;
         let fence: f64 = server.run("ZSCORE redlock:tests#fences redlock:tests/a").await;
         assert_eq!(fence.to_string(), lease.owner().token().to_string());
         let left = server.pttl(&key).await;
@@ -31,9 +31,7 @@ async fn a_granted_lock_is_on_every_master_with_its_token() {
     tokio::time::timeout(Duration::from_secs(5), all).await.expect("all votes counted").expect("a watchdog");
 
     assert_eq!(lease.release().await, Released::Freed);
-    for server in &servers {
-        eventually("no key on any master", async || server.get(&key).await.is_none().then_some(())).await;
-    }
+    gone_everywhere(&servers, &key).await;
     assert_eq!(*state.borrow(), LeaseState::Released);
 }
 
@@ -73,7 +71,7 @@ async fn a_contender_whose_clock_is_behind_still_gets_a_larger_token() {
     let servers = Server::start_armed(3).await;
     // The masters have seen a token an hour ahead of this machine's clock.
     let ahead = u64::try_from(jiff::Timestamp::now().as_microsecond()).expect("after 1970") + 3_600_000_000;
-    // In a namespace of its own: the others' tokens follow their own clock.
+    // In a namespace of its own: tokens of other tests must not follow this clock.
     let key = LockKey::new("ahead", "a").expect("a valid name");
     for server in &servers {
         let _: i64 = server.run(&format!("ZADD {} {ahead} {}", key.fences_key(), key.redis_key())).await;
@@ -95,10 +93,8 @@ async fn two_of_five_masters_may_be_down() {
     assert_eq!(error.reason(), Reason::NoQuorum);
     let Error::NoQuorum { usable, needed, masters, failures } = error else { panic!("{error}") };
     assert_eq!((usable, needed, masters, failures.len()), (2, 3, 5, 3));
-    // What the two voted is given back.
-    for server in &servers[3..] {
-        eventually("no key left", async || server.get(&key).await.is_none().then_some(())).await;
-    }
+    // The two votes are released.
+    gone_everywhere(&servers[3..], &key).await;
 }
 
 #[tokio::test]
@@ -108,47 +104,35 @@ async fn an_unarmed_master_gives_no_vote_whatever_marker_it_shows() {
     let _: () = servers[0].run("DEL redlock:armed").await;
     let lease = client.try_acquire(&key, &LeaseOptions::new("x", TTL)).await.expect("two of three are armed");
     lease.release().await;
-    // The marker of another process, as a restart from an append-only file would bring back.
-    redis_set(&servers[1], "redlock:armed", "0123456789 60000").await;
+    // The marker of another process: a restart from an append-only file would bring it back.
+    servers[1].set("redlock:armed", b"0123456789 60000", &[]).await.expect("set");
     let error = client.try_acquire(&key, &LeaseOptions::new("x", TTL)).await.expect_err("one of three is armed");
     assert_eq!(error.reason(), Reason::Quarantined, "{error}");
-    for server in &servers {
-        eventually("no key left", async || server.get(&key).await.is_none().then_some(())).await;
-    }
-}
-
-async fn redis_set(server: &Server, key: &str, value: &str) {
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port)).expect("a client");
-    let mut connection = client.get_multiplexed_async_connection().await.expect("a connection");
-    let () = redis::cmd("SET").arg(key).arg(value).query_async(&mut connection).await.expect("set");
+    gone_everywhere(&servers, &key).await;
 }
 
 #[tokio::test]
 async fn a_ttl_above_the_cap_or_of_nothing_is_refused() {
     let servers = Server::start_armed(3).await;
     let (client, key) = (client(&servers), key("a"));
-    let long = LeaseOptions::new("x", redlock_test_servers::server::CAP + Duration::from_millis(1));
+    let long = LeaseOptions::new("x", CAP + Duration::from_millis(1));
     let error = client.try_acquire(&key, &long).await.expect_err("above the cap");
     assert_eq!(error.reason(), Reason::Invalid, "{error}");
     let error = client.try_acquire(&key, &LeaseOptions::new("x", Duration::ZERO)).await.expect_err("no time at all");
     assert_eq!(error.reason(), Reason::Invalid, "{error}");
-    for server in &servers {
-        eventually("no key left", async || server.get(&key).await.is_none().then_some(())).await;
-    }
+    gone_everywhere(&servers, &key).await;
 }
 
 #[tokio::test]
-async fn too_little_validity_is_given_back() {
+async fn a_grant_with_too_little_validity_is_released() {
     let servers = Server::start_armed(3).await;
     let (client, key) = (client(&servers), key("a"));
-    // All that a vote could give if it took no time.
+    // What a vote would give if it took no time.
     let min_validity = Duration::from_nanos(9_897_999_999);
     let options = LeaseOptions { min_validity, ..LeaseOptions::new("x", TTL) };
-    let error = client.try_acquire(&key, &options).await.expect_err("the vote takes some of it");
+    let error = client.try_acquire(&key, &options).await.expect_err("the vote takes time");
     assert_eq!(error.reason(), Reason::TooSlow, "{error}");
-    for server in &servers {
-        eventually("no key left", async || server.get(&key).await.is_none().then_some(())).await;
-    }
+    gone_everywhere(&servers, &key).await;
 }
 
 #[tokio::test]
@@ -185,9 +169,7 @@ async fn a_lease_that_has_ended_is_reported_as_such_and_not_revived() {
     assert!(matches!(lease.ended().await, LeaseState::Lost(_)));
     assert!(!lease.is_held());
     assert_eq!(lease.release().await, Released::AlreadyExpired);
-    for server in &servers {
-        eventually("no key left", async || server.get(&key).await.is_none().then_some(())).await;
-    }
+    gone_everywhere(&servers, &key).await;
     assert_eq!(client.release(&key, &owner).await, Released::AlreadyExpired);
     let error = client.adopt(&key, &owner, &options).await.expect_err("nothing to adopt");
     assert_eq!(error.reason(), Reason::Lost);

@@ -3,20 +3,17 @@
 use std::future::Future;
 use std::time::Duration;
 
-use redlock_engine::{Client, LeaseOptions, LeaseState, LockKey, Marker, RedisMaster, Released, Renewal, Wait};
-use redlock_test_servers::server::{CALL_TIMEOUT, PATIENCE, Server, connected, eventually, key};
+use redlock_engine::{Client, LeaseOptions, LeaseState, Marker, RedisMaster, Released, Renewal, Wait};
+use redlock_test_servers::server::{
+    CALL_TIMEOUT, PATIENCE, Server, connected, eventually, gone_everywhere, held_everywhere, key, nobody_listens,
+};
 use tokio::time::timeout;
 
-/// Longer than a test's patience: no key goes by itself.
+/// Longer than a test waits: no key expires in a test.
 const TTL: Duration = Duration::from_secs(60);
 
-async fn gone_everywhere(servers: &[Server], key: &LockKey) {
-    for server in servers {
-        eventually("no key left", async || server.get(key).await.is_none().then_some(())).await;
-    }
-}
-
-/// Polls a future so often at most, each time once it has been woken, and drops it. Answers its output if it ended before.
+/// Polls a future at most `times` times, each time after it was woken, then drops it. Returns its output if it ended
+/// before.
 async fn polled<F: Future>(future: F, times: usize) -> Option<F::Output> {
     tokio::pin!(future);
     let mut left = times;
@@ -27,7 +24,7 @@ async fn polled<F: Future>(future: F, times: usize) -> Option<F::Output> {
         left -= 1;
         let polled = future.as_mut().poll(context).map(Some);
         if polled.is_pending() && left == 0 {
-            // Dropped after this poll, not at the next time that it is woken.
+            // Dropped after this poll, not when it is woken next.
             return std::task::Poll::Ready(None);
         }
         polled
@@ -42,7 +39,7 @@ async fn an_attempt_dropped_at_any_await_leaves_nothing_on_the_masters() {
     let options = LeaseOptions { renewal: Renewal::None, ..LeaseOptions::new("x", TTL) };
     let mut completed = 0;
     for times in 1.. {
-        // Dropped as a lease, too, if it came to be one.
+        // If it was granted, the lease is dropped.
         if let Some(lease) = polled(client.try_acquire(&key, &options), times).await {
             drop(lease.expect("the dropped attempts before are gone, or come before this on the same connections"));
             completed += 1;
@@ -53,7 +50,9 @@ async fn an_attempt_dropped_at_any_await_leaves_nothing_on_the_masters() {
             break;
         }
     }
-    assert_eq!(servers[0].run::<i64>("DBSIZE").await, 2, "marker and fences");
+    for server in &servers {
+        eventually("marker and fences alone", async || (server.run::<i64>("DBSIZE").await == 2).then_some(())).await;
+    }
 }
 
 #[tokio::test]
@@ -61,22 +60,15 @@ async fn a_wait_dropped_at_any_await_leaves_nothing_on_the_masters() {
     let servers = Server::start_armed(3).await;
     let (one, other, key) = (connected(&servers).await, connected(&servers).await, key("a"));
     let lease = one.try_acquire(&key, &LeaseOptions::new("one", TTL)).await.expect("granted");
-    let owner = lease.owner().to_string();
     let options = LeaseOptions::new("other", TTL);
     for times in 1..=25 {
-        // The later ones wait to be woken by a poll of their own: a deadline ends those that never are.
+        // The later ones are not woken any more: a deadline ends them.
         let wait = polled(other.acquire(&key, &options, Wait::Forever), times);
         let waited = timeout(Duration::from_millis(50), wait).await;
         assert!(!matches!(waited, Ok(Some(_))), "the lock is held");
     }
-    for server in &servers {
-        let stays = async || (server.get(&key).await.as_ref() == Some(&owner)).then_some(());
-        eventually("the holder's key is untouched", stays).await;
-        eventually("nobody listens", async || {
-            server.run::<Vec<String>>("PUBSUB CHANNELS").await.is_empty().then_some(())
-        })
-        .await;
-    }
+    held_everywhere(&servers, &key, lease.owner()).await;
+    nobody_listens(&servers).await;
     assert_eq!(lease.release().await, Released::Freed);
     gone_everywhere(&servers, &key).await;
 }
@@ -93,12 +85,12 @@ async fn a_release_that_is_dropped_goes_on() {
 }
 
 #[tokio::test]
-async fn a_holder_that_panics_gives_its_lock_back() {
+async fn a_holder_that_panics_releases_its_lock() {
     let servers = Server::start_armed(3).await;
     let (client, key) = (connected(&servers).await, key("a"));
     let lease = client.try_acquire(&key, &LeaseOptions::new("x", TTL)).await.expect("granted");
     let holder = tokio::spawn(async move {
-        assert!(!lease.is_held(), "the panic that the test wants");
+        assert!(!lease.is_held(), "the panic of this test");
     });
     assert!(holder.await.expect_err("a panic").is_panic());
     gone_everywhere(&servers, &key).await;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use redlock_engine::{LeaseOptions, LeaseState, Loss, Owner, Reason, Renewal, Wait};
-use redlock_test_servers::server::{PATIENCE, Server, connected, eventually, key};
+use redlock_test_servers::server::{PATIENCE, Server, connected, eventually, gone_everywhere, held_everywhere, key};
 use tempfile::TempDir;
 use tokio::time::timeout;
 
@@ -41,7 +41,7 @@ impl Clock {
 
     fn environment(&self) -> [(&'static str, String); 4] {
         [
-            // Behind it the C library, so that its malloc is taken: jemalloc asks for the time before there is one.
+            // The C library after it, so that its malloc is used: jemalloc asks for the time before there is one.
             ("LD_PRELOAD", format!("{} libc.so.6", library().display())),
             ("FAKETIME_TIMESTAMP_FILE", self.folder.path().join("clock").display().to_string()),
             ("FAKETIME_NO_CACHE", "1".to_owned()),
@@ -49,9 +49,9 @@ impl Clock {
         ]
     }
 
-    /// Sets it: `+<seconds>` from the right time, or a date, at which it then stands.
+    /// Sets it: `+<seconds>` from the right time, or a date at which it stands still.
     fn set(&self, text: &str) {
-        // In one step, since the server reads it at any time.
+        // In one step, because the server may read it at any time.
         let (next, file) = (self.folder.path().join("next"), self.folder.path().join("clock"));
         fs::write(&next, text).and_then(|()| fs::rename(&next, &file)).expect("the clock is set");
     }
@@ -91,13 +91,14 @@ async fn a_minority_whose_clocks_jump_forward_is_seeded_again_and_lets_nobody_el
     let (servers, clocks) = start_armed(5).await;
     let (one, other, key) = (connected(&servers).await, connected(&servers).await, key("a"));
     let lease = one.try_acquire(&key, &renewed_each(Duration::from_millis(300))).await.expect("granted");
+    // A clock that jumps before the other three masters have the key would let another win.
+    held_everywhere(&servers, &key, lease.owner()).await;
     for (server, clock) in servers.iter().zip(&clocks).take(2) {
-        eventually("the key", async || server.get(&key).await).await;
         let before = time(server).await;
         clock.jump(HOUR);
-        assert!(time(server).await - before >= HOUR * 1_000_000, "the server goes by the clock of the test");
+        assert!(time(server).await - before >= HOUR * 1_000_000, "the server uses the clock of the test");
     }
-    // The keys of the two have expired at once, the marker has not: it has no end.
+    // The keys of the two have expired at once. The marker has not: it never expires.
     let error = other.try_acquire(&key, &LeaseOptions::new("other", TTL)).await.expect_err("held by three");
     assert_eq!(error.reason(), Reason::Contended, "{error}");
     for server in &servers[..2] {
@@ -114,13 +115,11 @@ async fn a_holder_learns_at_the_next_renewal_that_a_majority_of_clocks_jumped_an
     let (servers, clocks) = start_armed(5).await;
     let (one, other, key) = (connected(&servers).await, connected(&servers).await, key("a"));
     let lease = one.try_acquire(&key, &renewed_each(Duration::from_secs(2))).await.expect("granted");
-    for server in &servers {
-        eventually("the key", async || server.get(&key).await).await;
-    }
+    held_everywhere(&servers, &key, lease.owner()).await;
     for clock in &clocks[..3] {
         clock.jump(HOUR);
     }
-    // Nothing can keep another from being early by up to one period: the token tells the two apart.
+    // Another contender may win up to one period early: the tokens tell the two apart.
     let early = other.try_acquire(&key, &LeaseOptions::new("other", TTL)).await.expect("granted");
     assert!(early.owner().token() > lease.owner().token());
     // Long before its validity of 30 s is over.
@@ -143,8 +142,8 @@ async fn clocks_that_jump_back_make_no_second_holder_and_keep_nobody_out_after_a
     let renewed = state.wait_for(|s| !matches!(s, LeaseState::Held(grant) if grant.renewals < renewals + 3));
     assert!(matches!(*timeout(PATIENCE, renewed).await.expect("renewed").expect("a watchdog"), LeaseState::Held(_)));
     for server in &servers {
-        let left = server.pttl(&key).await;
-        assert!(left <= 30_000, "a renewal sets the expiry by the clock of now: {left}");
+        // A renewal sets the expiry by the present clock, also where its answer was not needed.
+        eventually("an expiry by the present clock", async || (server.pttl(&key).await <= 30_000).then_some(())).await;
     }
     lease.release().await;
     let lease = other.acquire(&key, &LeaseOptions::new("other", TTL), Wait::For(PATIENCE)).await.expect("granted");
@@ -162,10 +161,8 @@ async fn a_clock_that_stands_still_neither_prolongs_a_lease_nor_keeps_the_next_h
     eventually("the key", async || servers[0].get(&key).await).await;
     assert_eq!(timeout(PATIENCE, lease.ended()).await.expect("told"), LeaseState::Lost(Loss::Expired));
     drop(lease);
-    for server in &servers {
-        eventually("given back", async || server.get(&key).await.is_none().then_some(())).await;
-    }
-    // A holder that died has nobody who deletes its keys. Where the clock stands, this one's stays for ever.
+    gone_everywhere(&servers, &key).await;
+    // Nobody deletes the keys of a holder that died. Where the clock stands still, its key never expires.
     let dead = one.try_acquire(&key, &short).await.expect("granted");
     let owner = dead.owner().clone();
     let stays = async || (server_shows(&servers[0], &owner).await).then_some(());

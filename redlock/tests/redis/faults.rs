@@ -7,7 +7,7 @@ use redlock_engine::{
     Client, Credentials, Endpoint, LeaseOptions, LeaseState, LockKey, Marker, MasterError, Reason, RedisMaster,
     Released, Wait,
 };
-use redlock_test_servers::server::{CALL_TIMEOUT, PATIENCE, Server, client, eventually, key};
+use redlock_test_servers::server::{CALL_TIMEOUT, PATIENCE, Server, client, eventually, gone_everywhere, key};
 use tokio::time::{Instant, timeout};
 
 const TTL: Duration = Duration::from_secs(10);
@@ -24,7 +24,7 @@ async fn a_master_that_restarts_empty_cannot_help_a_second_holder() {
         server.restart().await;
         server.arm().await;
     }
-    // Master 2 forgets, and is up again at once, but nobody arms it.
+    // Master 2 loses its keys and is back at once, but nobody arms it.
     servers[2].crash().await;
     servers[2].restart().await;
     let error = eventually("the other sees the lock held", async || {
@@ -33,15 +33,15 @@ async fn a_master_that_restarts_empty_cannot_help_a_second_holder() {
     })
     .await;
     assert!(lease.is_held(), "{error}");
-    // The holder widens its lease to the masters that came back.
+    // The holder seeds its key on the masters that came back.
     let mut state = lease.state();
-    let widened = state.wait_for(|s| matches!(s, LeaseState::Held(grant) if grant.votes == 4));
-    timeout(PATIENCE, widened).await.expect("seeded").expect("a watchdog");
+    let seeded = state.wait_for(|s| matches!(s, LeaseState::Held(grant) if grant.votes == 4));
+    timeout(PATIENCE, seeded).await.expect("seeded").expect("a watchdog");
     assert_eq!(servers[2].get(&key).await, None, "an unarmed master is not seeded");
 }
 
 #[tokio::test]
-async fn a_flushed_master_votes_no_more_until_it_is_armed_again() {
+async fn a_flushed_master_gives_no_vote_until_it_is_armed_again() {
     let servers = Server::start_armed(3).await;
     let (client, key) = (client(&servers), key("a"));
     for server in &servers[..2] {
@@ -54,7 +54,7 @@ async fn a_flushed_master_votes_no_more_until_it_is_armed_again() {
 }
 
 #[tokio::test]
-async fn a_holder_flushed_out_of_a_majority_is_not_renewed_by_the_forgetful() {
+async fn a_holder_whose_majority_was_flushed_is_not_renewed_by_flushed_masters() {
     let servers = Server::start_armed(3).await;
     let (client, key) = (client(&servers), key("a"));
     let ttl = Duration::from_secs(2);
@@ -84,7 +84,7 @@ async fn scripts_come_back_after_script_flush() {
 async fn a_hanging_master_delays_neither_acquire_nor_release() {
     let servers = Server::start_armed(5).await;
     let masters = servers.iter().map(|s| RedisMaster::connect(s.endpoint(Marker::Required)));
-    // A limit so long that waiting for the hanging master would be seen.
+    // A call timeout so long that the test would notice a wait for the hanging master.
     let client = Client::new(masters, Duration::from_secs(30));
     let key = key("a");
     client.try_acquire(&key, &LeaseOptions::new("x", TTL)).await.expect("granted").release().await;
@@ -100,7 +100,7 @@ async fn a_hanging_master_delays_neither_acquire_nor_release() {
 }
 
 #[tokio::test]
-async fn a_master_that_stays_silent_is_broken_off_and_comes_back() {
+async fn a_master_that_stays_silent_is_disconnected_and_comes_back() {
     let servers = Server::start_armed(3).await;
     let masters = servers.iter().map(|s| RedisMaster::connect(s.endpoint(Marker::Required)));
     let client = Client::new(masters, Duration::from_millis(100));
@@ -108,7 +108,7 @@ async fn a_master_that_stays_silent_is_broken_off_and_comes_back() {
     client.try_acquire(&key, &LeaseOptions::new("x", TTL)).await.expect("granted").release().await;
     servers[0].freeze();
     servers[1].freeze();
-    eventually("broken off", async || {
+    eventually("both are disconnected", async || {
         let _ = client.try_acquire(&key, &LeaseOptions::new("x", TTL)).await;
         let down = |i: usize| matches!(client.masters()[i].health(), redlock_engine::Health::Down(_));
         (down(0) && down(1)).then_some(())
@@ -168,7 +168,7 @@ fn user(name: &str, password: &str) -> Credentials {
 }
 
 #[tokio::test]
-async fn a_refused_login_is_told_apart_from_a_master_that_is_down_and_shows_no_password() {
+async fn a_refused_login_is_not_reported_as_a_master_that_is_down_and_shows_no_password() {
     let servers = Server::start_armed(3).await;
     let masters = servers.iter().map(|s| RedisMaster::connect(with(s, user("nobody", "S3NT1NEL"))));
     let client = Client::new(masters, CALL_TIMEOUT);
@@ -178,7 +178,7 @@ async fn a_refused_login_is_told_apart_from_a_master_that_is_down_and_shows_no_p
 }
 
 #[tokio::test]
-async fn a_user_of_one_namespace_can_do_all_that_a_lock_needs_and_nothing_elsewhere() {
+async fn a_user_of_one_namespace_has_all_permissions_that_a_lock_needs_and_none_elsewhere() {
     let servers = Server::start_armed(3).await;
     for server in &servers {
         let rules = acl_rules("tests", false).join(" ");
@@ -209,19 +209,17 @@ async fn a_user_of_one_namespace_can_do_all_that_a_lock_needs_and_nothing_elsewh
 }
 
 #[tokio::test]
-async fn a_missing_permission_makes_no_half_grant() {
+async fn a_missing_permission_leaves_no_partial_grant() {
     let servers = Server::start_armed(3).await;
     for server in &servers {
-        // May set the lock, but not vote on the token.
+        // It may set the lock's key, but not the token.
         let _: String = server.run("ACL SETUSER weak reset on >pw ~* &* +@all -zadd").await;
     }
     let masters = servers.iter().map(|s| RedisMaster::connect(with(s, user("weak", "pw"))));
     let client = Client::new(masters, CALL_TIMEOUT);
     let error = client.try_acquire(&key("a"), &LeaseOptions::new("x", TTL)).await.expect_err("no vote on the token");
     assert_eq!(error.reason(), Reason::Auth, "{error}");
-    for server in &servers {
-        eventually("no key left", async || server.get(&key("a")).await.is_none().then_some(())).await;
-    }
+    gone_everywhere(&servers, &key("a")).await;
 }
 
 #[tokio::test]

@@ -1,15 +1,15 @@
-//! The engine on real Redis servers, which the tests start on loopback and end by their process.
+//! The engine on real Redis servers, which the tests start on loopback.
 
-#![allow(clippy::expect_used, clippy::panic)] // What a test needs and does not get fails it.
+#![allow(clippy::expect_used, clippy::panic)] // Without what it needs a test fails.
 
 mod acquire;
 mod cancellation;
 mod clocks;
 mod connections;
 mod faults;
-mod keep;
 mod queue;
 mod reentrant;
+mod renewal;
 mod server_errors;
 mod shutdown;
 mod tls;

@@ -1,18 +1,18 @@
-//! Who gets a released lock: by priority, then by who has waited longest, whichever process it is.
+//! Who gets a released lock: the waiter with the highest priority, then the longest waiter, in whichever process.
 
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::future::join_all;
 use redlock_engine::{Client, Lease, LeaseOptions, LockKey, Token, Wait};
-use redlock_test_servers::server::{PATIENCE, Server, client, eventually, key};
+use redlock_test_servers::server::{PATIENCE, Server, client, eventually, key, nobody_listens};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 const TTL: Duration = Duration::from_secs(30);
 
-/// Waits for the lock in a task, and returns once it is in the queue of every master behind those before it.
+/// Lets a contender wait for the lock in a task, and returns once it is in the queue of every master.
 async fn queue_up(
     servers: &[Server],
     client: Client,
@@ -20,7 +20,7 @@ async fn queue_up(
     options: LeaseOptions,
     granted: mpsc::UnboundedSender<Lease>,
 ) -> JoinHandle<()> {
-    let before = join_all(servers.iter().map(|server| members(server, key))).await;
+    let before = join_all(servers.iter().map(|server| places(server, key))).await;
     let waiting = tokio::spawn({
         let key = key.clone();
         async move {
@@ -30,18 +30,18 @@ async fn queue_up(
     });
     for (server, before) in servers.iter().zip(&before) {
         eventually("it is in the queue", async || {
-            members(server, key).await.iter().any(|place| !before.contains(place)).then_some(())
+            places(server, key).await.iter().any(|place| !before.contains(place)).then_some(())
         })
         .await;
     }
     waiting
 }
 
-async fn members(server: &Server, key: &LockKey) -> Vec<String> {
+async fn places(server: &Server, key: &LockKey) -> Vec<String> {
     server.run(&format!("ZRANGE {} 0 -1", key.queue_key())).await
 }
 
-/// Identities in the order in which they are granted the lock, each giving it back at once.
+/// Identities in the order in which they are granted the lock. Each releases it at once.
 async fn order(first: Lease, mut granted: mpsc::UnboundedReceiver<Lease>) -> Vec<String> {
     let mut order = vec![first.owner().identity().to_owned()];
     first.release().await;
@@ -59,15 +59,12 @@ async fn nothing_is_left(servers: &[Server]) {
             (keys == ["redlock:tests#fences"]).then_some(())
         })
         .await;
-        eventually("nobody listens", async || {
-            server.run::<Vec<String>>("PUBSUB CHANNELS").await.is_empty().then_some(())
-        })
-        .await;
     }
+    nobody_listens(servers).await;
 }
 
 #[tokio::test]
-async fn whoever_waited_longest_is_first_across_processes() {
+async fn the_longest_waiter_is_first_across_processes() {
     let servers = Server::start_armed(5).await;
     let (key, (sender, granted)) = (key("a"), mpsc::unbounded_channel());
     let first = client(&servers).try_acquire(&key, &LeaseOptions::new("first", TTL)).await.expect("granted");
@@ -80,7 +77,7 @@ async fn whoever_waited_longest_is_first_across_processes() {
 }
 
 #[tokio::test]
-async fn the_highest_priority_is_first_then_who_waited_longest() {
+async fn the_highest_priority_is_first_then_the_longest_waiter() {
     let servers = Server::start_armed(3).await;
     let (key, (sender, granted)) = (key("a"), mpsc::unbounded_channel());
     let first = client(&servers).try_acquire(&key, &LeaseOptions::new("first", TTL)).await.expect("granted");
@@ -93,7 +90,7 @@ async fn the_highest_priority_is_first_then_who_waited_longest() {
 }
 
 #[tokio::test]
-async fn a_waiter_that_is_gone_is_not_waited_for_and_leaves_nothing_behind() {
+async fn a_waiter_that_is_gone_delays_nobody_and_leaves_nothing_behind() {
     let servers = Server::start_armed(3).await;
     let (key, (sender, mut granted)) = (key("a"), mpsc::unbounded_channel());
     let first = client(&servers).try_acquire(&key, &LeaseOptions::new("first", TTL)).await.expect("granted");
@@ -101,9 +98,9 @@ async fn a_waiter_that_is_gone_is_not_waited_for_and_leaves_nothing_behind() {
     queue_up(&servers, client(&servers), &key, LeaseOptions::new("c", TTL), sender.clone()).await;
     cancelled.abort();
     for server in &servers {
-        eventually("it has left the queue", async || (members(server, &key).await.len() == 1).then_some(())).await;
+        eventually("it has left the queue", async || (places(server, &key).await.len() == 1).then_some(())).await;
     }
-    // One that died has not left it, nor has one that hangs: it listens, and does nothing.
+    // A waiter that died has not left the queue. Nor has a waiter that hangs: it listens and does nothing.
     let mut hanging = Vec::new();
     for server in &servers {
         server.enter_queue(&key, -9_000_000_000_000_000, "dead@1 1").await;
@@ -123,7 +120,7 @@ async fn a_waiter_that_is_gone_is_not_waited_for_and_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn who_has_just_passed_the_lock_on_does_not_overtake_who_waits() {
+async fn a_holder_that_releases_and_contends_again_does_not_overtake_the_waiter() {
     let servers = Server::start_armed(3).await;
     let (key, (sender, mut granted)) = (key("a"), mpsc::unbounded_channel());
     let greedy = client(&servers);
@@ -137,7 +134,7 @@ async fn who_has_just_passed_the_lock_on_does_not_overtake_who_waits() {
         });
         let other = timeout(PATIENCE, granted.recv()).await.unwrap_or_else(|_| panic!("overtaken in round {round}"));
         let token = other.expect("a lease").owner().token();
-        // Its lease was dropped at once: the lock goes on to the one who came back.
+        // Its lease was dropped at once: the lock goes to the contender that came back.
         lease = timeout(PATIENCE, again).await.expect("handed over").expect("no panic").expect("granted again");
         assert!(token < lease.owner().token());
     }

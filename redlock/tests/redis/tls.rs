@@ -1,7 +1,6 @@
 //! Servers behind TLS and on Unix sockets.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,14 +9,14 @@ use redlock_engine::{
     Address, Client, ClientCertificate, Endpoint, Error, Health, LeaseOptions, LeaseState, Marker, MasterError, Reason,
     RedisMaster, Released, Renewal, TlsFiles, Wait,
 };
-use redlock_test_servers::server::{CALL_TIMEOUT, PATIENCE, Server, eventually, key};
+use redlock_test_servers::server::{CALL_TIMEOUT, PATIENCE, Server, eventually, free_port, key};
 use tempfile::TempDir;
 use tokio::time::timeout;
 
 const TTL: Duration = Duration::from_secs(10);
 const HOST: &str = "127.0.0.1";
 
-/// Who vouches for certificates, and a folder of files.
+/// A certificate authority, and a folder of files.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     folder: TempDir,
@@ -54,7 +53,7 @@ impl Authority {
         ClientCertificate { certificate: path("crt"), key: path("key") }
     }
 
-    /// Trusts this authority, and shows a certificate of it.
+    /// Files of a client that trusts this authority and has a certificate of it.
     fn files(&self) -> TlsFiles {
         TlsFiles { authorities: self.certificate(), client: Some(self.issue("client", "client")) }
     }
@@ -66,9 +65,9 @@ struct TlsServer {
 }
 
 impl TlsServer {
-    /// An armed server that shows this certificate, and wants one of the same authority from its clients.
+    /// An armed server with this certificate, which requires clients to have a certificate of the same authority.
     async fn start(authority: &Authority, shown: &ClientCertificate) -> Self {
-        let port = TcpListener::bind((HOST, 0)).and_then(|l| l.local_addr()).expect("a free port").port();
+        let port = free_port();
         let path = |path: &Path| path.display().to_string();
         let flags = [
             ("--tls-port", port.to_string()),
@@ -82,7 +81,7 @@ impl TlsServer {
         Self { server, port }
     }
 
-    /// Shows another certificate to those who connect from now on.
+    /// Shows another certificate on new connections.
     async fn show(&self, shown: &ClientCertificate) {
         let (certificate, key) = (shown.certificate.display(), shown.key.display());
         let () = self.server.run(&format!("CONFIG SET tls-cert-file {certificate} tls-key-file {key}")).await;
@@ -93,14 +92,14 @@ impl TlsServer {
         RedisMaster::connect(Endpoint { address, ..self.server.endpoint(Marker::Required) })
     }
 
-    /// What the only master of a client says to an attempt.
+    /// The error of an attempt with this server as the only master.
     async fn refusal(&self, files: TlsFiles) -> MasterError {
         refusal(self.master(files)).await
     }
 }
 
 async fn refusal(master: RedisMaster) -> MasterError {
-    // The handshake is waited for: its limit is a second.
+    // Longer than the timeout of a handshake, a second.
     let client = Client::new([master], Duration::from_secs(5));
     match client.try_acquire(&key("a"), &LeaseOptions::new("x", TTL)).await {
         Err(Error::NoQuorum { mut failures, .. }) => failures.remove(0).error,
@@ -108,11 +107,11 @@ async fn refusal(master: RedisMaster) -> MasterError {
     }
 }
 
-/// All that a lock needs, on three masters and two clients of them.
-async fn a_lock_is_taken_kept_waited_for_and_given_back(one: Client, other: Client) {
+/// All operations of a lock, with two clients of the same three masters.
+async fn a_lock_is_acquired_renewed_waited_for_and_released(one: Client, other: Client) {
     let renewal = Renewal::Every(Duration::from_millis(100));
     let options = LeaseOptions { renewal, ..LeaseOptions::new("one", TTL) };
-    // A handshake of TLS may take longer than a call may.
+    // A TLS handshake may take longer than the call timeout.
     let lease = one.acquire(&key("a"), &options, Wait::For(PATIENCE)).await.expect("granted");
     let waiting =
         tokio::spawn(
@@ -135,7 +134,7 @@ async fn a_lock_works_inside_tls_that_authenticates_both_sides() {
         servers.push(TlsServer::start(&authority, &shown).await);
     }
     let client = || Client::new(servers.iter().map(|s| s.master(authority.files())), CALL_TIMEOUT);
-    a_lock_is_taken_kept_waited_for_and_given_back(client(), client()).await;
+    a_lock_is_acquired_renewed_waited_for_and_released(client(), client()).await;
 }
 
 #[tokio::test]
@@ -152,14 +151,14 @@ async fn a_lock_works_over_unix_sockets() {
         RedisMaster::connect(Endpoint { address, ..server.endpoint(Marker::Required) })
     };
     let client = || Client::new(servers.iter().map(master), CALL_TIMEOUT);
-    a_lock_is_taken_kept_waited_for_and_given_back(client(), client()).await;
+    a_lock_is_acquired_renewed_waited_for_and_released(client(), client()).await;
     let gone = servers[0].folder().join("no.sock");
     let master = Endpoint { address: Address::Unix(gone), ..servers[0].endpoint(Marker::Required) };
     assert!(matches!(refusal(RedisMaster::connect(master)).await, MasterError::Unreachable(_)));
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_prove_who_it_is_gives_no_vote_and_says_why() {
+async fn a_server_whose_certificate_is_not_valid_gives_no_vote_and_the_error_says_why() {
     let (authority, other) = (Authority::new(), Authority::new());
     let server = TlsServer::start(&authority, &authority.issue("server", HOST)).await;
     let client = authority.issue("client", "client");
@@ -180,7 +179,7 @@ async fn a_server_that_cannot_prove_who_it_is_gives_no_vote_and_says_why() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_accept_our_certificate_is_told_apart_from_one_that_is_down() {
+async fn a_server_that_rejects_our_certificate_is_not_reported_as_down() {
     let (authority, other) = (Authority::new(), Authority::new());
     let server = TlsServer::start(&authority, &authority.issue("server", HOST)).await;
     for (client, word) in [(None, "CertificateRequired"), (Some(other.issue("client", "client")), "UnknownCA")] {
@@ -191,21 +190,21 @@ async fn a_server_that_does_not_accept_our_certificate_is_told_apart_from_one_th
 }
 
 #[tokio::test]
-async fn a_master_to_which_only_one_side_speaks_tls_gives_no_vote() {
+async fn a_connection_with_tls_on_one_side_only_gives_no_vote() {
     let authority = Authority::new();
     let TlsServer { server, port } = TlsServer::start(&authority, &authority.issue("server", HOST)).await;
     let master = |address| RedisMaster::connect(Endpoint { address, ..server.endpoint(Marker::Required) });
-    // A server without TLS answers to the noise that a handshake is to it, or waits for the end of the line.
+    // A server without TLS answers the handshake with an error, or waits for the end of the line.
     let error = refusal(master(Address::Tls(HOST.to_owned(), server.port, authority.files()))).await;
     assert!(matches!(error, MasterError::Misconfigured(_) | MasterError::Timeout), "{error}");
-    // A server with TLS ends the connection without a word.
+    // A server with TLS closes the connection without an answer.
     let error = refusal(master(Address::Tcp(HOST.to_owned(), port))).await;
     assert!(matches!(error, MasterError::Unreachable(_)), "{error}");
     assert_eq!(server.run::<i64>("DBSIZE").await, 1, "the marker, and no key of a lock");
 }
 
 #[tokio::test]
-async fn files_that_cannot_be_used_are_named_and_tried_again() {
+async fn unusable_files_are_named_and_read_again() {
     let authority = Authority::new();
     let server = TlsServer::start(&authority, &authority.issue("server", HOST)).await;
     let files = authority.files();
@@ -222,18 +221,18 @@ async fn files_that_cannot_be_used_are_named_and_tried_again() {
 }
 
 #[tokio::test]
-async fn rotated_certificates_are_taken_up_at_the_next_connection() {
+async fn rotated_certificates_are_used_for_the_next_connection() {
     let (old, new) = (Authority::new(), Authority::new());
     let server = TlsServer::start(&old, &old.issue("server", HOST)).await;
     let files = old.files();
     let client = Client::new([server.master(files.clone())], CALL_TIMEOUT);
     let lease = client.acquire(&key("a"), &LeaseOptions::new("x", TTL), Wait::For(PATIENCE)).await.expect("granted");
-    // The server moves to a new authority, and its clients' connections end.
+    // The server changes to a new authority, and its clients' connections end.
     let authorities = new.certificate().display().to_string();
     server.show(&new.issue("server", HOST)).await;
     let () = server.server.run(&format!("CONFIG SET tls-ca-cert-file {authorities}")).await;
     let _: i64 = server.server.run("CLIENT KILL TYPE normal SKIPME yes").await;
-    eventually("the old files are of no use", async || {
+    eventually("the old files are refused", async || {
         matches!(client.masters()[0].health(), Health::Down(MasterError::Auth(_))).then_some(())
     })
     .await;

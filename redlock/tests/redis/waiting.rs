@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use redlock_engine::{LeaseOptions, Reason, Wait};
-use redlock_test_servers::server::{PATIENCE, Server, client, eventually, key};
+use redlock_test_servers::server::{PATIENCE, Server, client, eventually, gone_everywhere, key, nobody_listens};
 use tokio::time::timeout;
 
 const TTL: Duration = Duration::from_secs(10);
 
 #[tokio::test]
-async fn a_waiter_gets_the_lock_when_it_is_released_long_before_its_ttl() {
+async fn a_waiter_gets_the_lock_at_its_release_long_before_the_ttl_ends() {
     let servers = Server::start_armed(5).await;
     let (one, other, key) = (client(&servers), client(&servers), key("a"));
     let lease = one.try_acquire(&key, &LeaseOptions::new("one", TTL)).await.expect("granted");
@@ -24,17 +24,12 @@ async fn a_waiter_gets_the_lock_when_it_is_released_long_before_its_ttl() {
     lease.release().await;
     let lease = timeout(PATIENCE, waiting).await.expect("woken").expect("no panic").expect("granted");
     assert!(lease.owner().token() > first);
-    // A waiter that is served stops listening.
-    for server in &servers {
-        eventually("nobody listens", async || {
-            server.run::<Vec<String>>("PUBSUB CHANNELS").await.is_empty().then_some(())
-        })
-        .await;
-    }
+    // A waiter that was granted the lock stops listening.
+    nobody_listens(&servers).await;
 }
 
 #[tokio::test]
-async fn a_waiter_gets_the_lock_of_a_dead_holder_after_its_ttl() {
+async fn a_waiter_gets_the_lock_of_a_dead_holder_after_the_ttl() {
     let servers = Server::start_armed(5).await;
     let (one, other, key) = (client(&servers), client(&servers), key("a"));
     let ttl = Duration::from_secs(1);
@@ -57,24 +52,24 @@ async fn a_wait_ends_at_its_deadline_and_names_the_holder() {
 }
 
 #[tokio::test]
-async fn waiters_of_one_process_are_served_in_order_of_arrival() {
+async fn waiters_of_one_process_are_granted_in_order_of_arrival() {
     let servers = Server::start_armed(3).await;
     let (client, key) = (client(&servers), key("a"));
     let lease = client.try_acquire(&key, &LeaseOptions::new("first", TTL)).await.expect("granted");
-    let (served, mut order) = tokio::sync::mpsc::unbounded_channel();
+    let (granted_to, mut order) = tokio::sync::mpsc::unbounded_channel();
     for number in 0..5 {
-        let (client, key, served) = (client.clone(), key.clone(), served.clone());
+        let (client, key, granted_to) = (client.clone(), key.clone(), granted_to.clone());
         let (asked, is_asked) = tokio::sync::oneshot::channel();
         tokio::spawn(async move {
             let options = LeaseOptions::new(format!("w{number}"), TTL);
             let acquire = client.acquire(&key, &options, Wait::Forever);
             tokio::pin!(acquire);
-            // One poll puts it into the queue.
+            // One poll adds it to the queue.
             let early = futures::poll!(&mut acquire);
             asked.send(()).expect("the test waits");
             assert!(early.is_pending(), "the lock is held");
             let lease = acquire.await.expect("granted");
-            served.send(number).expect("the test waits");
+            granted_to.send(number).expect("the test waits");
             lease.release().await;
         });
         is_asked.await.expect("asked");
@@ -82,19 +77,19 @@ async fn waiters_of_one_process_are_served_in_order_of_arrival() {
     lease.release().await;
     let mut got = Vec::new();
     for _ in 0..5 {
-        got.push(timeout(PATIENCE, order.recv()).await.expect("served in time").expect("a number"));
+        got.push(timeout(PATIENCE, order.recv()).await.expect("granted in time").expect("a number"));
     }
     assert_eq!(got, [0, 1, 2, 3, 4]);
 }
 
 #[tokio::test]
-async fn never_two_hold_while_many_processes_contend() {
+async fn never_two_hold_a_lock_while_many_processes_contend() {
     let servers = Server::start_armed(5).await;
     let key = key("a");
     let holding = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
     let tasks: Vec<_> = (0..6)
         .map(|number| {
-            // A client each: they know of each other through the masters alone.
+            // Each has a client of its own: only the masters connect them.
             let (client, key, holding) = (client(&servers), key.clone(), holding.clone());
             tokio::spawn(async move {
                 let mut tokens = Vec::new();
@@ -128,7 +123,7 @@ async fn a_dropped_wait_leaves_no_key_and_no_subscription() {
     let servers = Server::start_armed(3).await;
     let (one, other, key) = (client(&servers), client(&servers), key("a"));
     let lease = one.try_acquire(&key, &LeaseOptions::new("one", TTL)).await.expect("granted");
-    // Cut off after many different times: at each await there is.
+    // Dropped after many different times, so at each await.
     for micros in (0..20_000).step_by(400) {
         let options = LeaseOptions::new("other", TTL);
         let _ = timeout(Duration::from_micros(micros), other.acquire(&key, &options, Wait::Forever)).await;
@@ -138,11 +133,6 @@ async fn a_dropped_wait_leaves_no_key_and_no_subscription() {
         let options = LeaseOptions::new("other", TTL);
         let _ = timeout(Duration::from_micros(micros), other.acquire(&key, &options, Wait::Forever)).await;
     }
-    for server in &servers {
-        eventually("no key left", async || server.get(&key).await.is_none().then_some(())).await;
-        eventually("nobody listens", async || {
-            server.run::<Vec<String>>("PUBSUB CHANNELS").await.is_empty().then_some(())
-        })
-        .await;
-    }
+    gone_everywhere(&servers, &key).await;
+    nobody_listens(&servers).await;
 }

@@ -1,16 +1,20 @@
-//! The watchdog: what it keeps, and what it tells.
+//! The watchdog: how it renews a lease, and what it tells the holder.
 
 use std::time::Duration;
 
-use redlock_engine::{LeaseOptions, LeaseState, Loss, Reason, Released, Renewal, Wait};
-use redlock_test_servers::server::{PATIENCE, Server, client, eventually, key};
+use redlock_engine::{
+    Client, Lease, LeaseOptions, LeaseState, Loss, Marker, Reason, RedisMaster, Released, Renewal, Wait,
+};
+use redlock_test_servers::server::{
+    CALL_TIMEOUT, PATIENCE, Server, client, delete_everywhere, eventually, gone_everywhere, held_everywhere, key,
+};
 use tokio::time::timeout;
 
-/// Short, so that the tests are; long enough that a loaded machine does not lose it.
+/// Short, so that the tests are short; long enough that a loaded machine renews it in time.
 const TTL: Duration = Duration::from_secs(2);
 
-/// Waits until a lease was renewed so often, or has ended.
-async fn renewed(lease: &redlock_engine::Lease, times: u64) -> LeaseState {
+/// Waits until a lease was renewed `times` times, or has ended.
+async fn renewed(lease: &Lease, times: u64) -> LeaseState {
     let mut state = lease.state();
     let reached = state.wait_for(|s| !matches!(s, LeaseState::Held(grant) if grant.renewals < times));
     *timeout(PATIENCE, reached).await.expect("renewed in time").expect("a watchdog")
@@ -23,13 +27,11 @@ async fn a_lease_is_renewed_back_to_the_full_ttl_on_every_master() {
     let lease = client.try_acquire(&key, &LeaseOptions::new("x", TTL)).await.expect("granted");
     let LeaseState::Held(first) = *lease.state().borrow() else { panic!("held") };
     // Ten renewals take longer than three times the TTL.
-    let LeaseState::Held(grant) = renewed(&lease, 10).await else { panic!("kept") };
+    let LeaseState::Held(grant) = renewed(&lease, 10).await else { panic!("renewed") };
     assert!(grant.renewed_at - first.renewed_at >= 3 * TTL);
     assert_eq!(grant.valid_until - grant.renewed_at, Duration::from_millis(1978));
     assert_eq!(grant.acquired_at, first.acquired_at);
-    for server in &servers {
-        assert_eq!(server.get(&key).await, Some(lease.owner().to_string()));
-    }
+    held_everywhere(&servers, &key, lease.owner()).await;
     assert_eq!(lease.release().await, Released::Freed);
 }
 
@@ -56,18 +58,12 @@ async fn a_holder_whose_key_a_majority_lacks_is_told_lost_at_the_next_renewal() 
     let options = LeaseOptions::new("x", Duration::from_secs(30));
     let options = LeaseOptions { renewal: Renewal::Every(Duration::from_millis(300)), ..options };
     let lease = client.try_acquire(&key, &options).await.expect("granted");
-    for server in &servers {
-        eventually("the key", async || server.get(&key).await).await;
-    }
-    for server in &servers[..3] {
-        let _: i64 = server.run(&format!("DEL {}", key.redis_key())).await;
-    }
+    held_everywhere(&servers, &key, lease.owner()).await;
+    delete_everywhere(&servers[..3], &key).await;
     // Long before its validity of 30 s is over.
     assert_eq!(timeout(PATIENCE, lease.ended()).await.expect("told"), LeaseState::Lost(Loss::Taken));
     assert!(!lease.is_held());
-    for server in &servers {
-        eventually("what was left is deleted", async || server.get(&key).await.is_none().then_some(())).await;
-    }
+    gone_everywhere(&servers, &key).await;
     let again = client.try_acquire(&key, &LeaseOptions::new("x", TTL)).await.expect("free again");
     assert!(again.owner().token() > lease.owner().token());
 }
@@ -84,7 +80,7 @@ async fn a_holder_cut_off_from_a_majority_is_told_before_anyone_else_can_win() {
     servers[0].thaw();
     servers[1].thaw();
     let granted = other
-        .acquire(&key, &LeaseOptions::new("other", TTL), redlock_engine::Wait::For(PATIENCE))
+        .acquire(&key, &LeaseOptions::new("other", TTL), Wait::For(PATIENCE))
         .await
         .expect("granted once the old keys are gone");
     let LeaseState::Held(grant) = *granted.state().borrow() else { panic!("held") };
@@ -93,18 +89,18 @@ async fn a_holder_cut_off_from_a_majority_is_told_before_anyone_else_can_win() {
 }
 
 #[tokio::test]
-async fn a_short_outage_costs_no_lease() {
+async fn a_short_outage_loses_no_lease() {
     let mut servers = Server::start_armed(3).await;
     let (client, key) = (client(&servers), key("a"));
     let lease = client.try_acquire(&key, &LeaseOptions::new("x", Duration::from_secs(6))).await.expect("granted");
     let before = renewed(&lease, 1).await;
     servers[0].freeze();
     servers[1].freeze();
-    // Through the next renewal, which fails; then the masters answer again.
+    // The next renewal fails; then the masters answer again.
     tokio::time::sleep(Duration::from_millis(2500)).await;
     servers[0].thaw();
     servers[1].thaw();
-    let LeaseState::Held(after) = renewed(&lease, 2).await else { panic!("kept") };
+    let LeaseState::Held(after) = renewed(&lease, 2).await else { panic!("renewed") };
     let LeaseState::Held(before) = before else { panic!("held") };
     assert!(after.renewed_at > before.renewed_at);
     servers[0].crash().await;
@@ -126,9 +122,7 @@ async fn nothing_is_renewed_after_a_release_or_a_drop() {
         // The watchdog has ended: its side of the channel is gone.
         timeout(PATIENCE, async { while state.changed().await.is_ok() {} }).await.expect("ended");
         assert_eq!(*state.borrow(), LeaseState::Released);
-        for server in &servers {
-            eventually("no key left", async || server.get(&key).await.is_none().then_some(())).await;
-        }
+        gone_everywhere(&servers, &key).await;
     }
 }
 
@@ -142,41 +136,38 @@ async fn an_abandoned_lease_is_adopted_with_its_token() {
     lease.abandon();
     let adopted = other.adopt(&key, &owner, &options).await.expect("adopted");
     assert_eq!(adopted.owner(), &owner);
-    assert!(matches!(renewed(&adopted, 4).await, LeaseState::Held(_)), "kept for longer than a TTL");
+    assert!(matches!(renewed(&adopted, 4).await, LeaseState::Held(_)), "renewed for longer than a TTL");
     assert_eq!(adopted.release().await, Released::Freed);
 }
 
 #[tokio::test]
 async fn a_lease_dropped_as_its_runtime_ends_neither_blocks_nor_panics() {
     let servers = Server::start_armed(3).await;
-    let key_of = key("a");
-    let ports: Vec<_> = servers.iter().map(|s| s.endpoint(redlock_engine::Marker::Required)).collect();
+    let endpoints: Vec<_> = servers.iter().map(|s| s.endpoint(Marker::Required)).collect();
     let done = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let lease = runtime.block_on(async {
-            let masters = ports.into_iter().map(redlock_engine::RedisMaster::connect);
-            let client = redlock_engine::Client::new(masters, redlock_test_servers::server::CALL_TIMEOUT);
-            client.try_acquire(&key_of, &LeaseOptions::new("x", TTL)).await.expect("granted")
+            let client = Client::new(endpoints.into_iter().map(RedisMaster::connect), CALL_TIMEOUT);
+            client.try_acquire(&key("a"), &LeaseOptions::new("x", TTL)).await.expect("granted")
         });
         drop(runtime);
         let held = lease.is_held();
         drop(lease);
         held
     });
-    assert!(done.join().expect("no panic"), "what is proven stays proven until its end");
-    for server in &servers {
-        eventually("expired by itself", async || server.get(&key("a")).await.is_none().then_some(())).await;
-    }
+    assert!(done.join().expect("no panic"), "valid until its end, whatever becomes of its runtime");
+    // Its keys expire.
+    gone_everywhere(&servers, &key("a")).await;
 }
 
 #[tokio::test]
-async fn a_lease_renewed_as_often_as_it_may_be_tells_its_holder_before_it_is_given_back() {
+async fn a_lease_at_its_renewal_limit_tells_its_holder_before_it_is_released() {
     let ttl = Duration::from_secs(30);
     let servers = Server::start_armed(3).await;
     let (one, other, key) = (client(&servers), client(&servers), key("a"));
     let renewal = Renewal::Every(Duration::from_millis(20));
     let options = LeaseOptions { renewal, max_renewals: Some(3), ..LeaseOptions::new("one", ttl) };
-    for gives_back in [true, false] {
+    for releases in [true, false] {
         let lease = one.acquire(&key, &options, Wait::Forever).await.expect("granted");
         let mut renewals = 0;
         let mut state = lease.state();
@@ -190,17 +181,15 @@ async fn a_lease_renewed_as_often_as_it_may_be_tells_its_holder_before_it_is_giv
         assert_eq!((ended, renewals), (LeaseState::Lost(Loss::MaxRenewals), 3));
         assert!(!lease.is_held());
         // It has the rest of its validity to undo its work.
-        let error = other.try_acquire(&key, &LeaseOptions::new("other", ttl)).await.expect_err("kept meanwhile");
+        let error = other.try_acquire(&key, &LeaseOptions::new("other", ttl)).await.expect_err("held meanwhile");
         assert_eq!(error.reason(), Reason::Contended);
-        if gives_back {
+        if releases {
             assert_eq!(lease.release().await, Released::Freed);
         } else {
             drop(lease);
         }
-        eventually("given back", async || {
-            other.try_acquire(&key, &LeaseOptions::new("other", ttl)).await.ok().map(drop)
-        })
-        .await;
+        eventually("released", async || other.try_acquire(&key, &LeaseOptions::new("other", ttl)).await.ok().map(drop))
+            .await;
     }
 }
 
@@ -208,23 +197,23 @@ async fn a_lease_renewed_as_often_as_it_may_be_tells_its_holder_before_it_is_giv
 async fn a_process_that_finds_its_lease_over_takes_nothing_from_its_successor() {
     let servers = Server::start_armed(3).await;
     let (successor, other) = (client(&servers), client(&servers));
-    // No renewal: to the former process a pause until the end of validity is the same.
+    // Without renewals the former process is as one that was paused until the end of its validity.
     let fixed = LeaseOptions { renewal: Renewal::None, is_shared: true, ..LeaseOptions::new("x", TTL) };
-    let kept = LeaseOptions::new("x", Duration::from_secs(30));
+    let renewed = LeaseOptions::new("x", Duration::from_secs(30));
     for (name, ends) in [("over", true), ("dropped", false)] {
         let (former, key) = (client(&servers), key(name));
         let lease = former.try_acquire(&key, &fixed).await.expect("granted");
-        let adopted = successor.adopt(&key, lease.owner(), &kept).await.expect("gone on with");
+        let adopted = successor.adopt(&key, lease.owner(), &renewed).await.expect("adopted");
         if ends {
             assert_eq!(timeout(PATIENCE, lease.ended()).await.expect("over"), LeaseState::Lost(Loss::Expired));
         }
         drop(lease);
-        // Whatever it had to send has been sent.
+        // All its requests have been sent.
         former.shutdown().await;
         let error = other.try_acquire(&key, &LeaseOptions::new("y", TTL)).await.expect_err("held by the successor");
         assert_eq!(error.reason(), Reason::Contended);
         assert!(adopted.is_held());
-        // The successor's end is no end of the grant either, until somebody releases it.
+        // The grant outlives the successor's lease too, until somebody releases it.
         let owner = adopted.owner().clone();
         drop(adopted);
         let error = other.try_acquire(&key, &LeaseOptions::new("y", TTL)).await.expect_err("held still");
