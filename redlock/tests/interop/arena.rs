@@ -1,4 +1,4 @@
-//! Where contenders meet: Redis servers, one lock on them, the processes that contend for it, and what they reported.
+//! Where contenders meet: Redis servers, one lock on them, the processes that contend for it, and their reports.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -24,8 +24,8 @@ use crate::checker::{Contender, Entry, Library};
 use crate::contend;
 use crate::protocol::{Order, Report, Stamp};
 
-/// Our contenders' limit on a call to a master.
-const LIMIT: Duration = Duration::from_millis(100);
+/// Our contenders' call timeout.
+const CALL_TIMEOUT: Duration = Duration::from_millis(100);
 /// The user of the lock's namespace on the masters.
 const USER: &str = "ns-interop";
 
@@ -33,7 +33,7 @@ const USER: &str = "ns-interop";
 pub struct Arena {
     pub servers: Vec<Server>,
     pub key: LockKey,
-    /// The longest time to live that anybody asks for, and that masters grant ours.
+    /// The longest TTL that anybody asks for, and that masters grant to ours.
     longest_ttl: Duration,
     password: String,
     /// Files with the user's name and password, as they are mounted from the Secret.
@@ -48,7 +48,7 @@ pub struct Handle {
     pub contender: Contender,
     orders: mpsc::UnboundedSender<Order>,
     process: Option<Child>,
-    /// Ends when all that it reported is in the history.
+    /// Ends when all its reports are in the history.
     reporting: JoinHandle<()>,
 }
 
@@ -85,7 +85,7 @@ impl Arena {
         self.spawn(library, ttl, &[]).await
     }
 
-    /// Starts one that claims sections without taking the lock.
+    /// Starts a contender that claims sections without the lock.
     pub async fn start_cheat(&self, library: Library, ttl: Duration) -> Handle {
         self.spawn(library, ttl, &["--unlocked"]).await
     }
@@ -105,7 +105,7 @@ impl Arena {
             Library::Ours => {
                 let mut command = Command::new(our_program());
                 command.args(["--identity", &format!("c{}", contender.number)]);
-                command.args(["--call-timeout", &millis(LIMIT)]);
+                command.args(["--call-timeout", &millis(CALL_TIMEOUT)]);
                 command
             }
         };
@@ -129,7 +129,7 @@ impl Arena {
         let (orders, ordered) = mpsc::unbounded_channel();
         let history = Arc::clone(&self.history);
         let ours = contend::Contender {
-            client: self.client(LIMIT),
+            client: self.client(CALL_TIMEOUT),
             key: self.key.clone(),
             options: LeaseOptions::new(format!("c{}", contender.number), ttl),
             unlocked: false,
@@ -149,7 +149,7 @@ impl Arena {
         (self.seed + u64::from(contender.number)) % (1 << 31)
     }
 
-    /// What its clock shows must lie between two moments of ours.
+    /// The time of its clock must lie between two readings of ours.
     async fn check_clock(&self, handle: &Handle) {
         let (since, before) = (self.so_far(), Stamp::now());
         handle.tell(Order::Clock);
@@ -161,21 +161,21 @@ impl Arena {
         assert!(before <= shown && shown <= after, "{:?} has another clock", handle.contender);
     }
 
-    /// How many entries there are by now: what comes later is news.
+    /// How many entries there are by now: later ones are new.
     pub fn so_far(&self) -> usize {
         self.history.borrow().len()
     }
 
-    /// All that was reported.
+    /// All entries.
     pub fn history(&self) -> Vec<Entry> {
         self.history.borrow().clone()
     }
 
-    /// The first entry, of those after `since`, of which `pick` makes something; waits for it.
+    /// Waits for the first entry after `since` that `pick` accepts, and returns what `pick` makes of it.
     pub async fn entry<T>(&self, since: usize, what: &str, mut pick: impl FnMut(&Entry) -> Option<T>) -> T {
-        let mut news = self.history.subscribe();
+        let mut history = self.history.subscribe();
         let mut found = None;
-        let seen = news.wait_for(|all| {
+        let seen = history.wait_for(|all| {
             found = all[since..].iter().find_map(&mut pick);
             found.is_some()
         });
@@ -191,7 +191,7 @@ impl Arena {
         all[all.len().saturating_sub(20)..].to_vec()
     }
 
-    /// The first such report of a contender after `since`.
+    /// Waits for the first report of a contender after `since` that `pick` accepts.
     pub async fn report_of<T>(
         &self,
         contender: Contender,
@@ -227,7 +227,7 @@ impl Arena {
         }
     }
 
-    /// Kills a contender's process, and notes when it had died. All that it reported before is in the history then.
+    /// Kills a contender's process, and notes when it was dead. All its reports are in the history then.
     pub async fn kill(&self, handle: Handle) -> Stamp {
         let Handle { contender, process, reporting, .. } = handle;
         process.expect("a process of its own").kill().await.expect("SIGKILL to our own child");
@@ -237,7 +237,7 @@ impl Arena {
         died
     }
 
-    /// Ends a contender in good order.
+    /// Ends a contender without killing it.
     pub async fn end(&self, handle: Handle) {
         let Handle { contender, orders, process, reporting } = handle;
         drop(orders);
@@ -248,21 +248,19 @@ impl Arena {
         timeout(PATIENCE, reporting).await.expect("no more reports").expect("its reports understood");
     }
 
-    /// Lets a master that crashed after `crashed` vote again, as the operator does: only when every lock that it may have
-    /// voted for has expired.
+    /// Arms a master that was down at `crashed`, as the operator does: only when every lock that it may have voted for has
+    /// expired.
     pub async fn rearm_master(&self, index: usize, crashed: Instant) {
         sleep_until(crashed + self.longest_ttl + self.longest_ttl / 10).await;
         self.arm(&self.servers[index]).await;
     }
 
-    /// What the operator does with a master that may vote: creates the user, whom an empty master does not know, and writes
-    /// the marker of its present process.
+    /// Arms a master as the operator does: creates the user, which an empty master does not have, and writes the marker of
+    /// its present process.
     async fn arm(&self, server: &Server) {
         let rules = acl_rules(self.key.namespace(), false).join(" ");
         let () = server.run(&format!("ACL SETUSER {USER} reset on >{} {rules}", self.password)).await;
-        let info: redis::InfoDict = server.run("INFO server").await;
-        let marker = format!("{} {}", info.get::<String>("run_id").expect("a run_id"), self.longest_ttl.as_millis());
-        set(server, "redlock:armed", marker.as_bytes(), &[]).await.expect("armed");
+        server.arm_with(self.longest_ttl).await;
     }
 }
 
@@ -271,7 +269,7 @@ impl Handle {
         self.orders.send(order).unwrap_or_else(|_| panic!("{:?} takes no orders", self.contender));
     }
 
-    /// Lets its process stand still.
+    /// Stops its process.
     pub fn freeze(&self) {
         self.signal(Signal::SIGSTOP);
     }
@@ -291,15 +289,6 @@ impl Handle {
     }
 }
 
-/// Sets a key on one master, by a client that is no library's.
-pub async fn set(server: &Server, key: &str, value: &[u8], options: &[&str]) -> Option<String> {
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port)).expect("a valid address");
-    let mut connection = client.get_multiplexed_async_connection().await.expect("a connection");
-    let mut command = redis::cmd("SET");
-    command.arg(key).arg(value).arg(options);
-    command.query_async(&mut connection).await.expect("an answer")
-}
-
 /// A program that hack/interop.sh built.
 fn program(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/interop").join(name)
@@ -313,7 +302,7 @@ fn our_program() -> PathBuf {
 
 async fn write_orders(mut orders: mpsc::UnboundedReceiver<Order>, mut input: ChildStdin) {
     while let Some(order) = orders.recv().await {
-        // Whoever waits for the answer of a process that has ended is told so.
+        // The test learns from the missing report that the process has ended.
         if input.write_all(format!("{order}\n").as_bytes()).await.is_err() {
             return;
         }

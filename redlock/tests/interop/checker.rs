@@ -1,8 +1,8 @@
 //! Judges what contenders reported: no two held the lock at once, and our fencing tokens rose.
 //!
-//! All stamps are of one clock. A section is claimed from when its library's call had returned, up to when the call that
-//! gives the lock back was about to begin, but only as long as the library said that the lock was held. So a claim lies
-//! within what the library promised, and claims that overlap are a broken promise.
+//! All stamps are of one clock. A contender claims a section from when its library's call has returned until just before
+//! the call that releases the lock, but only as long as the library says that the lock is held. So a claim lies within
+//! what the library promised, and claims that overlap are a broken promise.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,14 +11,14 @@ use redlock_engine::{Owner, Token};
 
 use crate::protocol::{Report, Stamp};
 
-/// By what a contender takes the lock.
+/// The library by which a contender acquires the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Library {
     /// Go: go-redsync/redsync.
     Redsync,
-    /// Master: redlock 4.
+    /// Node.js: redlock 4.
     Redlock4,
-    /// Master: redlock 5.
+    /// Node.js: redlock 5.
     Redlock5,
     /// Our engine.
     Ours,
@@ -31,12 +31,12 @@ pub struct Contender {
     pub number: u32,
 }
 
-/// What is known of a run, in the order in which the test learned of it.
+/// An entry of the history of a run, which is in the order in which the test learned of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// A contender's report.
     Reported(Contender, Report),
-    /// Its process had ended at that moment, and all that it had reported is known.
+    /// Its process was dead at that moment, and all its reports are known.
     Dead(Contender, Stamp),
 }
 
@@ -75,7 +75,7 @@ impl Section {
     }
 }
 
-/// The claims of a run, in order of their start. One that began after its validity is none.
+/// The claims of a run, in order of their start. A section that began after its validity is no claim.
 pub fn sections(history: &[Entry]) -> Vec<Section> {
     let (mut sections, mut open) = (Vec::<Section>::new(), HashMap::new());
     for entry in history {
@@ -87,7 +87,7 @@ pub fn sections(history: &[Entry]) -> Vec<Section> {
             }
             Entry::Reported(by, Report::Extended { at, until }) => {
                 let section = &mut sections[open[by]];
-                // What was over is not held again, whatever the library says.
+                // A lock that was lost is not held again, whatever the library says.
                 if *at < section.valid_until {
                     section.valid_until = *until;
                 }
@@ -109,7 +109,7 @@ pub fn sections(history: &[Entry]) -> Vec<Section> {
     sections
 }
 
-/// Claims that began while another ran, which comes first.
+/// Pairs of claims of which the second began while the first lasted.
 pub fn overlaps(sections: &[Section]) -> Vec<(Section, Section)> {
     let mut found = Vec::new();
     let mut longest: Option<&Section> = None;

@@ -12,10 +12,10 @@ use crate::arena::{Arena, Handle};
 use crate::checker::{Contender, Entry, Library, Section, overlaps, sections, tokens};
 use crate::protocol::{Order, Report, Stamp};
 
-/// Time to live of the lock: short, since each lost holder costs so much.
+/// TTL of the lock: short, because each lost holder blocks the lock for so long.
 const TTL: Duration = Duration::from_millis(600);
-/// How long after the end of a dead holder's TTL the lock may stay free. Others ask for it at least each second; the rest
-/// is for a machine with much else to do.
+/// How long after the end of a dead holder's TTL the lock may stay free. Others ask for it at least every second; the rest
+/// is for a busy machine.
 const UNCLAIMED: Duration = Duration::from_secs(5);
 
 /// What happens to a contender.
@@ -23,9 +23,9 @@ const UNCLAIMED: Duration = Duration::from_secs(5);
 enum Blow {
     /// It is killed while it holds the lock.
     KillHolder,
-    /// It stands still while it holds the lock, for longer than that is valid, and then tries to give it back.
+    /// It is paused while it holds the lock, for longer than its validity, and then tries to release it.
     PauseHolder,
-    /// It is killed whatever it does.
+    /// It is killed at a random moment.
     Kill,
 }
 
@@ -37,16 +37,16 @@ enum Fault {
     Crash,
     /// It crashes and is back at once, empty, but is armed only after the restart delay.
     Restart,
-    /// It hangs, and then goes on, also with what was sent to it meanwhile.
+    /// It hangs, then goes on, also with the requests that were sent to it meanwhile.
     Hang,
 }
 
-/// The contenders of a run, and what happens to them.
+/// A run: its contenders, and the faults that hit them.
 struct Run {
     arena: Arena,
     random: StdRng,
     contenders: Vec<Handle>,
-    /// The longest time from a holder's end until another began.
+    /// The longest time from the end of a holder until the next held the lock.
     longest_gap: Duration,
 }
 
@@ -102,7 +102,7 @@ async fn a_contender_that_takes_no_lock_is_found() {
         for handle in &all {
             handle.tell(Order::Contend);
         }
-        // It claims the lock nearly all the time: whoever else gets it meets it there.
+        // It claims the lock nearly all the time, so every real holder overlaps with it.
         for handle in &all {
             for _ in 0..3 {
                 arena.section_of(handle.contender, since).await;
@@ -120,7 +120,7 @@ async fn a_contender_that_takes_no_lock_is_found() {
     }
 }
 
-/// From the environment, or another each time.
+/// The seed: from the environment, or random.
 fn seed() -> u64 {
     std::env::var("INTEROP_SEED")
         .map_or_else(|_| rand::rng().random_range(0..1 << 31), |seed| seed.parse().expect("a number"))
@@ -146,7 +146,7 @@ impl Run {
         Self { arena, random: StdRng::seed_from_u64(seed), contenders, longest_gap: Duration::ZERO }
     }
 
-    /// Ends all contenders, and answers what they claimed.
+    /// Ends all contenders, and returns what they claimed.
     async fn end(self) -> Vec<Section> {
         for contender in self.contenders {
             self.arena.end(contender).await;
@@ -154,7 +154,7 @@ impl Run {
         sections(&self.arena.history())
     }
 
-    /// A blow to one contender of a library, perhaps while a master is at fault. All libraries must go on after it.
+    /// Hits one contender of a library, perhaps while a master has a fault. All libraries must go on after it.
     async fn round(&mut self, library: Library, blow: Blow, fault: Fault) {
         let master = self.random.random_range(0..self.arena.servers.len());
         let victim = self.choose(library);
@@ -201,7 +201,7 @@ impl Run {
         self.arena.progress_of_all(self.arena.so_far()).await;
     }
 
-    /// Begins a master's fault, and answers since when it is certain.
+    /// Begins a master's fault, and returns since when it is certain.
     async fn begin(&mut self, fault: Fault, master: usize) -> Instant {
         match fault {
             Fault::None => {}
@@ -227,7 +227,7 @@ impl Run {
         self.contenders.swap_remove(chosen)
     }
 
-    /// Lets a contender take the lock and keep it, and answers since when it does.
+    /// Lets a contender acquire and keep the lock, and returns its section.
     async fn hold(&self, victim: &Handle) -> Section {
         let since = self.arena.so_far();
         victim.tell(Order::Keep);
@@ -235,12 +235,12 @@ impl Run {
         self.section_of(victim.contender)
     }
 
-    /// The last section of a contender, as it is known by now.
+    /// The last section of a contender so far.
     fn section_of(&self, contender: Contender) -> Section {
         sections(&self.arena.history()).into_iter().rfind(|s| s.by == contender).expect("a section")
     }
 
-    /// Waits until another holds the lock of one that was hit: not before its end, and not long after it.
+    /// Waits until another holds the lock of the contender that was hit: not before its validity ends, and soon after.
     async fn next_holder(&mut self, hit: &Section, at: Stamp) {
         let next = self.arena.entry(0, "the next holder", |entry| match entry {
             Entry::Reported(by, Report::Start { at, .. }) if *by != hit.by && *at > hit.start => Some((*by, *at)),
@@ -254,7 +254,7 @@ impl Run {
         self.longest_gap = self.longest_gap.max(gap);
     }
 
-    /// Wakes a holder that was paused, and has it give back what has long been lost.
+    /// Wakes a paused holder, and has it release the lock that it has lost.
     async fn release_late(&self, paused: &Handle) {
         let since = self.arena.so_far();
         paused.thaw();
@@ -263,6 +263,6 @@ impl Run {
             Report::Released(held) => Some(*held),
             _ => None,
         });
-        assert!(!released.await, "{:?} says that it gave back what another had", paused.contender);
+        assert!(!released.await, "{:?} says that it released the lock of another", paused.contender);
     }
 }

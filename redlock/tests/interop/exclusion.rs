@@ -1,4 +1,4 @@
-//! What a lock of another library means to ours, and ours to another: each excludes the other, and touches but its own.
+//! A lock of another library and ours: each excludes the other, and leaves the other's key as it is.
 
 use std::time::Duration;
 
@@ -6,19 +6,19 @@ use redlock_engine::{Client, Error, LeaseOptions, LockKey, Owner, Reason, Releas
 use redlock_test_servers::server::{CALL_TIMEOUT, PATIENCE, Server, eventually};
 use tokio::time::timeout;
 
-use crate::arena::{Arena, Handle, set};
+use crate::arena::{Arena, Handle};
 use crate::checker::Library;
 use crate::protocol::{Order, Report, Stamp};
 
-/// Long enough not to end within a test.
+/// A TTL that does not end within a test.
 const LONG: Duration = Duration::from_secs(30);
-/// Short enough to wait for its end.
+/// A TTL whose end a test waits for.
 const SHORT: Duration = Duration::from_millis(400);
-/// How long an attempt waits that is to be in vain.
+/// How long an attempt waits for a lock that it cannot get.
 const IN_VAIN: Duration = Duration::from_millis(200);
 
 #[tokio::test]
-async fn a_lock_of_another_library_excludes_ours_which_says_whose_it_is() {
+async fn a_lock_of_another_library_excludes_ours_and_the_error_names_its_holder() {
     for library in Library::OTHERS {
         let arena = Arena::start(LONG, 0).await;
         let (other, ours) = (arena.start_contender(library, LONG).await, arena.client(CALL_TIMEOUT));
@@ -38,7 +38,7 @@ async fn our_lock_excludes_other_libraries_which_leave_it_as_it_is() {
     for library in Library::OTHERS {
         let arena = Arena::start(LONG, 0).await;
         let (other, ours) = (arena.start_contender(library, LONG).await, arena.client(CALL_TIMEOUT));
-        // Had it not reached the masters, its attempts would be in vain for that.
+        // Its attempts fail because of our lock, not because it cannot reach the masters.
         take(&arena, &other).await;
         assert!(release(&arena, &other).await, "{library} held it");
         everywhere(&arena, None).await;
@@ -49,7 +49,7 @@ async fn our_lock_excludes_other_libraries_which_leave_it_as_it_is() {
         for _ in 0..3 {
             assert_eq!(attempt(&arena, &other).await, None, "{library} was granted what we hold");
         }
-        // A failed attempt cleans up after itself: not what is ours.
+        // A failed attempt deletes its own keys, not ours.
         assert_eq!(values(&arena).await, vec![Some(owner); 5], "{library}");
         assert!(lease.is_held());
         assert_eq!(lease.release().await, Released::Freed);
@@ -67,7 +67,7 @@ async fn another_librarys_late_release_and_extension_leave_our_lock_as_it_is() {
         let (other, ours) = (arena.start_contender(library, SHORT).await, arena.client(CALL_TIMEOUT));
         take(&arena, &other).await;
         everywhere(&arena, None).await;
-        // No renewal: what is left of the keys may only fall.
+        // Without renewals the keys' TTL can only fall.
         let options = LeaseOptions { renewal: Renewal::None, ..LeaseOptions::new("ours", LONG) };
         let lease = ours.try_acquire(&arena.key, &options).await.expect("its lock has ended");
         let owner = lease.owner().to_string();
@@ -82,7 +82,7 @@ async fn another_librarys_late_release_and_extension_leave_our_lock_as_it_is() {
             _ => None,
         });
         assert!(!extended.await, "{library} extended what it had lost");
-        assert!(!release(&arena, &other).await, "{library} gave back what it had lost");
+        assert!(!release(&arena, &other).await, "{library} released what it had lost");
         arena.end(other).await;
 
         assert_eq!(values(&arena).await, vec![Some(owner); 5], "{library}");
@@ -126,7 +126,7 @@ async fn our_late_release_and_renewal_leave_another_librarys_lock_as_it_is() {
 }
 
 #[tokio::test]
-async fn whatever_another_wrote_is_shown_as_the_holder() {
+async fn any_value_of_another_client_is_shown_as_the_holder() {
     let arena = Arena::start(LONG, 0).await;
     let ours = arena.client(CALL_TIMEOUT);
     let values: [(&[u8], &str); 6] = [
@@ -148,7 +148,7 @@ async fn whatever_another_wrote_is_shown_as_the_holder() {
             let _: i64 = server.run(&format!("DEL {}", arena.key.redis_key())).await;
         }
     }
-    // And ours excludes whoever writes so.
+    // And our lock excludes a client that writes such values.
     let lease = ours.try_acquire(&arena.key, &LeaseOptions::new("ours", LONG)).await.expect("free");
     everywhere(&arena, Some(&lease.owner().to_string())).await;
     for server in &arena.servers {
@@ -157,7 +157,7 @@ async fn whatever_another_wrote_is_shown_as_the_holder() {
     assert_eq!(lease.release().await, Released::Freed);
 }
 
-/// One attempt of a contender: the value that it wrote, if it was granted the lock. It keeps it.
+/// One attempt of a contender. Returns the value that it wrote if it was granted the lock, which it keeps.
 async fn attempt(arena: &Arena, other: &Handle) -> Option<String> {
     let since = arena.so_far();
     other.tell(Order::Try);
@@ -169,14 +169,14 @@ async fn attempt(arena: &Arena, other: &Handle) -> Option<String> {
     outcome.await
 }
 
-/// Has a contender take and keep the lock, which is free but for what a former holder's release has not reached yet.
-/// Answers the value that it wrote.
+/// Has a contender acquire and keep the lock, which is free as soon as a former holder's release has reached a majority.
+/// Returns the value that it wrote.
 async fn take(arena: &Arena, other: &Handle) -> String {
     let what = format!("a grant of {:?}", other.contender);
     eventually(&what, async || attempt(arena, other).await).await
 }
 
-/// Has a contender release its lock, and answers whether its library says that it still held it.
+/// Has a contender release its lock, and returns whether its library says that it still held the lock.
 async fn release(arena: &Arena, other: &Handle) -> bool {
     let since = arena.so_far();
     other.tell(Order::Release);
@@ -187,7 +187,7 @@ async fn release(arena: &Arena, other: &Handle) -> bool {
     told.await
 }
 
-/// Ours is refused the lock, at once and after waiting, and says whose it is.
+/// Our client is refused the lock, at once and after a wait, and the error names the holder.
 async fn assert_excluded(arena: &Arena, ours: &Client, holder: &str) {
     let options = LeaseOptions::new("ours", LONG);
     let refused = ours.try_acquire(&arena.key, &options).await.expect_err("held");
@@ -200,31 +200,31 @@ async fn assert_excluded(arena: &Arena, ours: &Client, holder: &str) {
     assert!(shown.votes >= 3 && shown.remaining <= Some(LONG), "{shown:?}");
 }
 
-/// Waits until each master shows this as the lock's value.
+/// Waits until the lock's key has this value on each master.
 async fn everywhere(arena: &Arena, value: Option<&str>) {
     let what = format!("{value:?} on all masters");
     eventually(&what, async || values(arena).await.iter().all(|v| v.as_deref() == value).then_some(())).await;
 }
 
-/// What each master has as the lock's value.
+/// The value of the lock's key on each master.
 async fn values(arena: &Arena) -> Vec<Option<String>> {
     futures::future::join_all(arena.servers.iter().map(|server| server.get(&arena.key))).await
 }
 
-/// What is left of the lock on each master; nothing without.
+/// The rest of the TTL of the lock's key on each master; zero if there is none.
 async fn left(arena: &Arena) -> Vec<Duration> {
     let all = futures::future::join_all(arena.servers.iter().map(|server| server.pttl(&arena.key))).await;
     all.into_iter().map(|millis| Duration::from_millis(millis.max(0).cast_unsigned())).collect()
 }
 
-/// What is left of a lock has only passed, as time does: nobody has set it anew.
+/// The TTL has only run down: nobody has set it again.
 fn assert_untouched(before: &[Duration], after: &[Duration]) {
     for (before, after) in before.iter().zip(after) {
         assert!(after <= before && *after > LONG / 2, "{before:?} left, then {after:?}");
     }
 }
 
-/// Takes a lock on one master, as the algorithm's page says, with this as its value.
+/// Takes a lock on one master, as the RedLock page says, with this value.
 async fn take_on(server: &Server, key: &LockKey, value: &[u8]) -> Option<String> {
-    set(server, key.redis_key(), value, &["NX", "PX", &LONG.as_millis().to_string()]).await
+    server.set(key.redis_key(), value, &["NX", "PX", &LONG.as_millis().to_string()]).await
 }

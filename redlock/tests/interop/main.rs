@@ -1,9 +1,9 @@
-//! Our engine beside other RedLock libraries on the same locks: redsync (Go), and node-redlock in both its lines.
+//! Our engine beside other RedLock libraries on the same locks: redsync (Go), and both versions of node-redlock.
 //!
-//! Each contender is a process of its own (ours also a task of the test), takes the same lock on the same five real
-//! Redis servers, and reports its sections. `make interop` builds the programs and runs this.
+//! Each contender is a process (ours also a task of the test), acquires the same lock on the same five real Redis
+//! servers, and reports its sections. `make interop` builds the programs and runs this.
 
-#![allow(clippy::expect_used, clippy::panic)] // What a test needs and does not get fails it.
+#![allow(clippy::expect_used, clippy::panic)] // Without what it needs a test fails.
 
 mod arena;
 mod checker;

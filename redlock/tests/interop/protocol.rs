@@ -1,4 +1,4 @@
-//! What a contender is told and what it reports, a line each on its standard input and output, with one clock for all.
+//! Orders to a contender and its reports, a line each on its standard input and output, with one clock for all.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -11,45 +11,45 @@ use nix::time::{ClockId, clock_gettime};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stamp(Duration);
 
-/// What a contender is told. The end of its input tells it to end.
+/// An order to a contender. It ends when its input ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Say what the clock shows.
+    /// Report the time of the clock.
     Clock,
-    /// From now on take the lock again and again, each time for a short section.
+    /// From now on acquire the lock again and again, each time for a short section.
     Contend,
     /// Keep the lock in the next section until told to release it.
     Keep,
     /// Make one attempt, and keep the lock if it is granted.
     Try,
-    /// Extend the lock that is kept. Ours renews by itself and does not listen to this.
+    /// Extend the lock that is kept. Our contender renews by itself and ignores this.
     Extend,
-    /// Give back the lock that is kept.
+    /// Release the lock that is kept.
     Release,
 }
 
-/// What a contender reports.
+/// A report of a contender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// What the clock shows.
+    /// The time of the clock.
     Clock(Stamp),
     /// A section begins. Its library says that it holds the lock until `until`, by this value of the key.
     Start { at: Stamp, until: Stamp, value: String },
-    /// The section that has just begun lasts until it is told to release.
+    /// The section that has just begun lasts until the order to release.
     Kept,
     /// Its library says that the lock is now held until `until`.
     Extended { at: Stamp, until: Stamp },
     /// Its library refused or failed to extend the lock.
     NotExtended,
-    /// The section ends. What gives the lock back is sent after that.
+    /// The section ends. The release is sent after that.
     End(Stamp),
-    /// Whether the library says that it gave back a lock that it still held.
+    /// Whether the library says that it released a lock that it still held.
     Released(bool),
     /// The attempt was not granted.
     Denied,
 }
 
-/// A line that is neither.
+/// A line that is neither an order nor a report.
 #[derive(Debug)]
 pub struct NotUnderstood;
 
@@ -88,7 +88,7 @@ impl FromStr for Stamp {
     type Err = NotUnderstood;
 
     fn from_str(text: &str) -> Result<Self, NotUnderstood> {
-        // What a library says of a lock that has long ended may be before the clock's beginning.
+        // The end of a lock that was lost long ago may lie before the clock's zero.
         let nanos: i64 = text.parse().map_err(|_| NotUnderstood)?;
         Ok(Self(Duration::from_nanos(nanos.max(0).cast_unsigned())))
     }

@@ -1,4 +1,4 @@
-//! A contender that takes a lock by our engine, in the test's own process or in one that can be killed.
+//! A contender that acquires a lock by our engine, in the test's own process or in one that can be killed.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use tokio::sync::mpsc::error::TryRecvError;
 
 use crate::protocol::{Order, Report, Stamp};
 
-/// How long one call waits for the lock before orders are looked at again.
+/// How long one call waits for the lock before orders are read again.
 const WAIT: Duration = Duration::from_secs(1);
 
 pub struct Contender<R> {
     pub client: Client,
     pub key: LockKey,
     pub options: LeaseOptions,
-    /// Claims sections without taking the lock.
+    /// Claims sections without the lock.
     pub unlocked: bool,
-    /// What the length of sections is drawn from.
+    /// Source of the lengths of sections.
     pub random: StdRng,
     pub orders: UnboundedReceiver<Order>,
     pub report: R,
@@ -33,7 +33,7 @@ struct Told {
 }
 
 impl<R: Fn(Report)> Contender<R> {
-    /// Contends as ordered, until there is nobody any more to give orders.
+    /// Contends as ordered, until its input ends.
     pub async fn run(mut self) {
         let mut told = Told::default();
         loop {
@@ -56,7 +56,7 @@ impl<R: Fn(Report)> Contender<R> {
             match lease {
                 Some(lease) => {
                     self.section(lease, &mut told).await;
-                    // Others shall have a turn.
+                    // Lets others have a turn.
                     let rest = self.random.random_range(0..300);
                     tokio::time::sleep(Duration::from_millis(rest)).await;
                 }
@@ -78,12 +78,12 @@ impl<R: Fn(Report)> Contender<R> {
                 }
                 Err(_) => (self.report)(Report::Denied),
             },
-            // Of a lock that was lost meanwhile.
+            // The lock was lost meanwhile.
             Order::Extend | Order::Release => {}
         }
     }
 
-    /// What the lock is for: reports when it begins and ends, and the lease's word on how long it is held.
+    /// A section: reports its beginning and end, and how long the lease says that the lock is held.
     async fn section(&mut self, lease: Lease, told: &mut Told) {
         let (at, until) = validity(&lease);
         (self.report)(Report::Start { at, until, value: lease.owner().to_string() });
@@ -123,7 +123,7 @@ impl<R: Fn(Report)> Contender<R> {
         (self.report)(Report::End(Stamp::now()));
     }
 
-    /// How long a section lasts: now and then so long that the lease is renewed in it.
+    /// How long a section lasts: sometimes so long that the lease is renewed in it.
     fn length(&mut self) -> Duration {
         if self.random.random_range(0..32) == 0 {
             self.options.ttl / 2
@@ -133,8 +133,8 @@ impl<R: Fn(Report)> Contender<R> {
     }
 }
 
-/// Now, and the end of validity on the machine's monotonic clock. That is read first: whatever sleeps between the two
-/// makes the claim shorter, never longer.
+/// Now, and the end of validity, on the machine's monotonic clock. The clock is read first: a pause between the two
+/// readings makes the claim shorter, never longer.
 fn validity(lease: &Lease) -> (Stamp, Stamp) {
     let now = Stamp::now();
     (now, now + lease.validity())

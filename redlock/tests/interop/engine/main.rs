@@ -1,6 +1,6 @@
-//! Our contender as a program of its own, beside those of the other libraries: the interop tests start and kill it.
+//! Our contender as a program, like those of the other libraries: the interop tests start and kill it.
 
-#![allow(clippy::expect_used)] // What a test's program needs and does not get ends it.
+#![allow(clippy::expect_used)] // Without what it needs a test's program ends.
 
 mod contend;
 #[path = "../protocol.rs"]
@@ -32,13 +32,13 @@ struct Args {
     /// Time to live of the lock.
     #[arg(long, value_parser = parse_millis)]
     ttl: Duration,
-    /// Limit on a call to a master.
+    /// Call timeout.
     #[arg(long, value_parser = parse_millis)]
     call_timeout: Duration,
-    /// Who contends.
+    /// Identity of the contender.
     #[arg(long)]
     identity: String,
-    /// How long sections last is drawn from it.
+    /// Seed of the lengths of sections.
     #[arg(long)]
     seed: u64,
     /// Claim sections without taking the lock.
@@ -81,7 +81,7 @@ async fn main() {
         unlocked,
         random: StdRng::seed_from_u64(seed),
         orders,
-        // A line leaves at once: also when the process is killed right after it.
+        // Each line is written at once, so that it arrives even if the process is killed right after it.
         report: |report| writeln!(std::io::stdout().lock(), "{report}").expect("somebody to report to"),
     };
     contender.run().await;

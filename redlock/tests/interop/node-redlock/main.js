@@ -1,17 +1,17 @@
 'use strict';
 
-// A contender that takes a lock by the redlock package over ioredis, in one of its two lines: 4, which npm calls latest,
-// and 5, its beta. What it is told and what it reports: see ../protocol.rs.
+// A contender that acquires a lock by the redlock package over ioredis, in version 4, which npm calls latest, or 5, its
+// beta. Its orders and reports: see ../protocol.rs.
 
 const { once } = require('node:events');
 const fs = require('node:fs');
 const path = require('node:path');
 const readline = require('node:readline');
-const { setTimeout: sleep } = require('node:timers/promises');
+const { setTimeout: sleep } = require('node:timers').promises;
 const { parseArgs } = require('node:util');
 const Redis = require('ioredis');
 
-/** Attempts of one call before orders are looked at again. */
+/** Attempts of one call before orders are read again. */
 const TRIES = 8;
 /** The package's own pause between attempts, in ms, and how much it varies. */
 const [PAUSE, JITTER] = [200, 100];
@@ -44,12 +44,12 @@ const masters = flags.masters.split(',').map((address) => {
     maxRetriesPerRequest: 0,
     retryStrategy: () => 100,
   });
-  // Which calls fail is the library's to judge; that a master is away is nothing to tell.
+  // The library judges which calls fail. A master that is down is expected, and not logged.
   master.on('error', () => {});
   return master;
 });
 
-/** Takes the lock, in so many attempts. */
+/** Acquires the lock, in at most so many attempts. */
 const lock = {
   4: (tries) => {
     const Redlock = require('redlock4');
@@ -59,8 +59,8 @@ const lock = {
   },
   5: async (tries) => {
     const { default: Redlock } = require('redlock5');
-    // Its own retries keep what an attempt got on a minority of masters, and are blocked by that until it expires. So
-    // each call is one attempt, which gives back what it got.
+    // Its own retries keep the keys that an attempt set on a minority of masters, and are blocked by them until they
+    // expire. So each call is one attempt, which releases its keys.
     const redlock = new Redlock(masters, { retryCount: 0 });
     for (let left = tries - 1; ; left--) {
       try {
@@ -77,7 +77,7 @@ const release = (held) => (flags.line === '4' ? held.unlock() : held.release());
 const clock = () => process.hrtime.bigint();
 
 /**
- * End of the lock's validity on the machine's monotonic clock. That is read first: whatever sleeps between the two
+ * End of the lock's validity on the machine's monotonic clock. The clock is read first: a pause between the two readings
  * makes the claim shorter, never longer.
  */
 const until = (held) => {
@@ -85,7 +85,7 @@ const until = (held) => {
   return now + BigInt(Math.round((held.expiration - Date.now()) * 1e6));
 };
 
-/** Writes a line at once: it has left when the process is killed. */
+/** Writes a line at once, so that it arrives even if the process is killed right after it. */
 const report = (...words) => fs.writeSync(1, `${words.join(' ')}\n`);
 
 /** Numbers from 0 to 1, drawn from the seed (mulberry32). */
@@ -127,7 +127,7 @@ async function extend(held) {
   }
 }
 
-/** Extends the lock as ordered, until it shall be released. */
+/** Extends the lock as ordered, until the order to release it. */
 async function untilReleased(held) {
   for (;;) {
     switch (await nextOrder()) {
@@ -143,7 +143,7 @@ async function untilReleased(held) {
   }
 }
 
-/** What the lock is for: reports when it begins and ends, and the library's word on how long it is held. */
+/** A section: reports its beginning and end, and how long the library says that the lock is held. */
 async function section(held) {
   report('start', clock(), until(held), held.value);
   if (keeps) {
@@ -162,7 +162,7 @@ async function section(held) {
   report('released', await release(held).then(() => true, () => false));
 }
 
-/** Answers whether to go on. */
+/** Obeys an order, and returns whether to go on. */
 async function obey(line) {
   switch (line) {
     case 'clock':
@@ -190,7 +190,7 @@ async function obey(line) {
   return true;
 }
 
-/** Waits until each master is connected, or has failed to be, or hangs. */
+/** Waits until each master is connected, has refused the connection, or hangs. */
 function connected() {
   const settled = (master) => Promise.race([once(master, 'ready').catch(() => {}), sleep(500)]);
   return Promise.all(masters.map(settled));
@@ -210,7 +210,7 @@ async function main() {
     }
     if (held === null) continue;
     await section(held);
-    // Others shall have a turn. One that claims sections without the lock needs none.
+    // Lets others have a turn. A contender that claims sections without the lock needs no rest.
     if (!flags.unlocked) await sleep(random() * 300);
   }
 }

@@ -1,4 +1,4 @@
-// A contender that takes a lock by redsync over go-redis. What it is told and what it reports: see ../protocol.rs.
+// A contender that acquires a lock by redsync over go-redis. Its orders and reports: see ../protocol.rs.
 package main
 
 import (
@@ -19,11 +19,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Attempts of one call, with redsync's own pauses of 50 to 250 ms between them, before orders are looked at again.
+// Attempts of one call, with redsync's own pauses of 50 to 250 ms between them, before orders are read again.
 const tries = 8
 
-// Share of the TTL after which a call ends. redsync's own, a twentieth, is short where TTLs are below a second and the
-// machine is busy.
+// Call timeout as a share of the TTL. redsync's default, a twentieth, is short for TTLs below a second on a busy machine.
 const timeoutFactor = 0.25
 
 func main() {
@@ -31,15 +30,15 @@ func main() {
 	secret := flag.String("secret", "", "folder with the files username and password")
 	key := flag.String("key", "", "the lock's key on a master")
 	ttl := flag.Duration("ttl", time.Second, "time to live of the lock")
-	seed := flag.Uint64("seed", 0, "how long sections last is drawn from it")
-	unlocked := flag.Bool("unlocked", false, "claim sections without taking the lock")
+	seed := flag.Uint64("seed", 0, "seed of the lengths of sections")
+	unlocked := flag.Bool("unlocked", false, "claim sections without the lock")
 	flag.Parse()
-	// A master that is away is nothing to tell.
+	// A master that is down is expected, and not logged.
 	goredislib.SetLogger(silent{})
 
 	var pools []redis.Pool
 	for addr := range strings.SplitSeq(*masters, ",") {
-		// Without ContextTimeoutEnabled a call to a master that hangs ends after 5 s, whatever redsync's own limit.
+		// Without ContextTimeoutEnabled a call to a master that hangs ends after 5 s, whatever redsync's own timeout.
 		pools = append(pools, goredis.NewPool(goredislib.NewClient(&goredislib.Options{
 			Addr:                  addr,
 			Username:              read(*secret, "username"),
@@ -87,7 +86,7 @@ func (c *contender) readOrders() {
 	close(c.orders)
 }
 
-// run contends as ordered, until there is nobody any more to give orders.
+// run contends as ordered, until its input ends.
 func (c *contender) run() {
 	for {
 		for !c.contends {
@@ -107,7 +106,7 @@ func (c *contender) run() {
 	}
 }
 
-// obeyPending obeys what has been ordered meanwhile, and answers whether to go on.
+// obeyPending obeys orders that have arrived meanwhile, and returns whether to go on.
 func (c *contender) obeyPending() bool {
 	for {
 		select {
@@ -121,7 +120,7 @@ func (c *contender) obeyPending() bool {
 	}
 }
 
-// obey answers whether to go on.
+// obey returns whether to go on.
 func (c *contender) obey(order string) bool {
 	switch order {
 	case "clock":
@@ -143,7 +142,7 @@ func (c *contender) obey(order string) bool {
 	return true
 }
 
-// section does what the lock is for: reports when it begins and ends, and the library's word on how long it is held.
+// section reports its beginning and end, and how long the library says that the lock is held.
 func (c *contender) section(m *redsync.Mutex) {
 	value := m.Value()
 	if c.unlocked {
@@ -164,14 +163,14 @@ func (c *contender) section(m *redsync.Mutex) {
 	}
 	report("end", clock())
 	if !c.unlocked {
-		ctx, cancel := c.limit()
+		ctx, cancel := c.timeout()
 		defer cancel()
 		released, _ := m.UnlockContext(ctx)
 		report("released", released)
 	}
 }
 
-// rest lets others have a turn. One that claims sections without the lock needs none.
+// rest lets others have a turn. A contender that claims sections without the lock needs no rest.
 func (c *contender) rest() {
 	if !c.unlocked {
 		time.Sleep(time.Duration(c.random.IntN(300)) * time.Millisecond)
@@ -190,7 +189,7 @@ func (c *contender) untilReleased(m *redsync.Mutex) {
 }
 
 func (c *contender) extend(m *redsync.Mutex) {
-	ctx, cancel := c.limit()
+	ctx, cancel := c.timeout()
 	defer cancel()
 	if extended, _ := m.ExtendContext(ctx); extended {
 		report("extended", clock(), c.until(m))
@@ -199,14 +198,13 @@ func (c *contender) extend(m *redsync.Mutex) {
 	}
 }
 
-// limit is as long as redsync's own limit on an attempt. Its other calls have none: a master that hangs would hold them
-// up.
-func (c *contender) limit() (context.Context, context.CancelFunc) {
+// timeout is redsync's own timeout of an attempt. Its other calls have none: a master that hangs would block them.
+func (c *contender) timeout() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), time.Duration(timeoutFactor*float64(c.ttl)))
 }
 
-// until is the end of validity on the machine's monotonic clock. That is read first: whatever sleeps between the two
-// makes the claim shorter, never longer.
+// until is the end of validity on the machine's monotonic clock. The clock is read first: a pause between the two
+// readings makes the claim shorter, never longer.
 func (c *contender) until(m *redsync.Mutex) int64 {
 	now := clock()
 	if c.unlocked {
@@ -223,7 +221,7 @@ func clock() int64 {
 	return now.Nano()
 }
 
-// report writes a line at once: it has left when the process is killed.
+// report writes a line at once, so that it arrives even if the process is killed right after it.
 func report(words ...any) {
 	fmt.Fprintln(os.Stdout, words...)
 }
