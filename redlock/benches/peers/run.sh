@@ -11,7 +11,7 @@ multi_peers=(redsync redsync-failfast redlock4 redlock5 rslock redisson-redlock 
 usage() {
   cat <<EOF
 usage: run.sh [options]
-  --masters N            Redis servers to start (default 5)
+  --masters N          Redis servers to start (default 5)
   --seconds S          measured seconds per cell (default 3)
   --cells LIST         WORKLOAD/CLIENTS without a fault (default uncontended/1,uncontended/16,uncontended/64,
                        contended/16,contended/64,handoff/2); handoff always has 2 clients

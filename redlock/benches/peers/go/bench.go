@@ -24,7 +24,7 @@ const (
 
 // config is what the common flags say.
 type config struct {
-	masters     []string
+	masters   []string
 	workload  string
 	clients   int
 	seconds   float64
@@ -340,7 +340,7 @@ func runPeer(name string, cfg config, factory lockFactory) error {
 type result struct {
 	Peer       string   `json:"peer"`
 	Workload   string   `json:"workload"`
-	Masters      int      `json:"masters"`
+	Masters    int      `json:"masters"`
 	Clients    int      `json:"clients"`
 	OpsPerS    float64  `json:"ops_per_s"`
 	P50        *float64 `json:"p50_us"`
