@@ -1,4 +1,4 @@
-//! What a client decides: the engine's own tallies and grants, fed with what the model's state holds.
+//! A client's decisions, by the engine's own tallies and grants, which get their input from the model's state.
 //!
 //! A tick is a second of the engine's clock. Drift is less than a tick, so a validity that still runs is rounded up to
 //! whole ticks.
@@ -17,14 +17,14 @@ use crate::world::World;
 
 const TICK: Duration = Duration::from_secs(1);
 
-/// The votes that a client has heard on its claim, of so many masters.
+/// The votes on a client's claim that have reached it, of this number of masters.
 fn votes(state: &State, index: usize, masters: usize) -> VoteTally {
     let mut tally = VoteTally::new(Quorum::of(masters));
     for (master, answer) in state.masters.iter().map(|master| master.answers[index]).enumerate() {
         let vote = match answer {
             Answer::None | Answer::SlowYes => continue,
             Answer::Yes => Vote::Granted,
-            // Another has the key, or the master does not vote: the same for who wins.
+            // Another has the key, or the master does not vote: both give no vote.
             Answer::Missing | Answer::No => Vote::HeldByOther,
         };
         tally.hear(master, Ok(vote));
@@ -38,7 +38,7 @@ pub fn reachable(state: &State, index: usize) -> usize {
     state.masters.iter().filter(|master| is_heard(master.answers[index])).count()
 }
 
-/// The answers that a client has heard to its renewal, its seeds, or its adoption.
+/// The answers to a client's renewal, seeds or adoption that have reached it.
 pub fn renewal(state: &State, index: usize) -> RenewalTally {
     let mut tally = RenewalTally::new(Quorum::of(MASTERS));
     for (master, answer) in state.masters.iter().map(|master| master.answers[index]).enumerate() {
@@ -54,14 +54,14 @@ pub fn renewal(state: &State, index: usize) -> RenewalTally {
 }
 
 impl World {
-    /// The grant of a client that has asked for the lock, if a majority of so many masters voted for it in time.
+    /// The grant of a client that has asked for the lock, if a majority of this number of masters voted for it in time.
     pub fn won(&self, state: &State, index: usize, masters: usize) -> Option<Grant> {
         let VoteVerdict::Won { votes } = votes(state, index, masters).verdict() else { return None };
         let grant = Grant::new(self.asked_at(&state.clients[index]), self.ttl(), votes);
         grant.check_validity(self.now, Duration::ZERO).ok().map(|()| grant)
     }
 
-    /// The grant of a client that has asked to adopt one, if a majority still had it and it is not too late.
+    /// The grant of a client that has asked to adopt one, if a majority still had its key and it is still valid.
     pub fn adopted(&self, state: &State, index: usize) -> Option<Grant> {
         let tally = renewal(state, index);
         let grant = Grant::new(self.asked_at(&state.clients[index]), self.ttl(), tally.votes());
@@ -83,18 +83,18 @@ impl World {
         self.held(client).is_valid_at(self.now)
     }
 
-    /// What is left of a grant, in ticks.
+    /// The rest of a grant's validity, in ticks.
     pub fn ticks_left(&self, grant: &Grant) -> u8 {
         let left = grant.validity_at(self.now).as_nanos().div_ceil(TICK.as_nanos());
         u8::try_from(left).expect("a small TTL")
     }
 
-    /// The grant of a holder, by what is left of it.
+    /// The grant of a holder, from the rest of its validity.
     fn held(&self, client: &Client) -> Grant {
         Grant::new(self.ago(self.bounds.ttl - client.left), self.ttl(), MASTERS)
     }
 
-    /// When a client sent its question: validity counts from then, or from the answer where that rule is left out.
+    /// When a client sent its request: validity counts from then, or from the answer where that rule is left out.
     fn asked_at(&self, client: &Client) -> Instant {
         if self.rules.validity_from_send { self.ago(self.bounds.ttl - client.window) } else { self.now }
     }

@@ -1,4 +1,4 @@
-//! The tables and traces of `docs/model.md`, written from what was found.
+//! The tables and traces of `docs/model.md`, written from the results.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,16 +13,16 @@ const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/model.md");
 const BEGIN: &str = "<!-- found: written by UPDATE_DOCS=1 cargo test --test model -->\n";
 const END: &str = "<!-- end of what was found -->\n";
 
-/// Fails if the committed file says something else than what was found; with `UPDATE_DOCS=1` writes it anew.
+/// Fails if the committed file differs from the results; with `UPDATE_DOCS=1` writes the results into it.
 pub fn compare(rows: &[Row], outcomes: &[Outcome]) {
     let committed = fs::read_to_string(FILE).expect("docs/model.md");
-    let (head, rest) = committed.split_once(BEGIN).expect("the mark of the beginning");
-    let (_, tail) = rest.split_once(END).expect("the mark of the end");
+    let (head, rest) = committed.split_once(BEGIN).expect("the mark at the start of the results");
+    let (_, tail) = rest.split_once(END).expect("the mark at the end of the results");
     let written = format!("{head}{BEGIN}{}{END}{tail}", found(rows, outcomes));
     if std::env::var_os("UPDATE_DOCS").is_some() {
         fs::write(FILE, written).expect("docs/model.md can be written");
     } else {
-        assert_eq!(committed, written, "write docs/model.md anew: UPDATE_DOCS=1 cargo test --test model");
+        assert_eq!(committed, written, "update docs/model.md: UPDATE_DOCS=1 cargo test --test model");
     }
 }
 
@@ -38,7 +38,7 @@ fn found(rows: &[Row], outcomes: &[Outcome]) -> String {
     for (group, title, first) in [
         (Group::LeftOut, "With one rule left out", "left out"),
         (Group::Assumption, "Where an assumption does not hold", "assumption"),
-        (Group::Adoption, "Going on with the grant of another process", "the successor has masters …"),
+        (Group::Adoption, "Adopting the grant of another process", "the successor has masters …"),
     ] {
         let _ = write!(
             text,
@@ -64,7 +64,7 @@ fn found(rows: &[Row], outcomes: &[Outcome]) -> String {
     text
 }
 
-/// Bounds in few words; what is 0 is left out.
+/// Bounds in a few words. Bounds of 0 are left out.
 fn bounds(bounds: &Bounds) -> String {
     let mut words = vec![
         format!("TTL {}", bounds.ttl),

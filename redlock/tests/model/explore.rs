@@ -1,23 +1,23 @@
-//! Visits every state that can be reached, breadth first: what is found first is reached by the fewest steps.
+//! Visits every reachable state, breadth first, so that each state is found by the fewest steps.
 //!
-//! States are compared as such, not by a hash of them, so that "every state" means every state.
+//! States are compared whole, not by a hash, so that "every state" means every state.
 
 use crate::state::{Packed, Promise, State};
 use crate::steps::Step;
 use crate::world::World;
 
-/// What the search came to.
+/// The result of a search.
 pub struct Outcome {
     /// Different states that were reached.
     pub states: usize,
     /// Steps to the farthest of them.
     pub depth: usize,
-    /// Bits of [`Event`](crate::steps::Event) that happened.
+    /// A bit for each [`Event`](crate::steps::Event) that happened.
     pub events: u32,
     pub violation: Option<Violation>,
 }
 
-/// The first broken promise, and the way to it from the start.
+/// The first broken promise, and the steps to it from the start.
 pub struct Violation {
     pub promise: Promise,
     pub steps: Vec<(Step, State)>,
@@ -51,7 +51,7 @@ pub fn explore(world: &World) -> Outcome {
     Outcome { states: visited.states.len(), depth, events: world.events.get(), violation }
 }
 
-/// The steps along packed states, with names of masters and clients that stay the same all along.
+/// The steps along packed states. Names of masters and clients stay the same from step to step.
 fn retrace(world: &World, way: &[Packed]) -> Vec<(Step, State)> {
     let mut state = world.start();
     let mut steps = Vec::new();
@@ -79,7 +79,7 @@ struct Visited {
 }
 
 impl Visited {
-    /// Adds a state; answers whether it is new.
+    /// Adds a state, and returns whether it is new.
     fn add(&mut self, state: Packed, from: usize) -> bool {
         if self.states.len() * 2 >= self.table.len() {
             self.grow();

@@ -1,4 +1,4 @@
-//! What can change nothing any more is forgotten: fewer states, the same behaviour.
+//! Forgets what cannot matter any more: fewer states, the same behaviour.
 
 use crate::rules::Clocks;
 use crate::state::{Answer, CLIENTS, Kind, Phase, State, TOKENS, request, requests_of};
@@ -6,7 +6,7 @@ use crate::steps::Event;
 use crate::world::World;
 
 impl World {
-    /// Forgets what can change nothing any more: fewer states, same behaviour.
+    /// Forgets what cannot matter any more.
     pub fn forget(&self, state: &mut State) {
         for index in 0..CLIENTS {
             let client = &state.clients[index];
@@ -17,7 +17,7 @@ impl World {
                 let answer = &mut master.answers[index];
                 let idle = match answer {
                     Answer::None => continue,
-                    // Only seeds need to know which masters lack the key, and only a round which have another's.
+                    // Only seeds need to know which masters lack the key; only a renewal, which have another's.
                     Answer::Missing => waits,
                     Answer::No => waits && self.rules.majority_of_configured || decided,
                     Answer::Yes | Answer::SlowYes => in_vain || decided,
@@ -50,7 +50,7 @@ impl World {
                 state.former_left = 0;
             }
         }
-        // Requests that compare with a token that a master does not have and cannot get, where nobody needs the answer.
+        // Requests that compare with a token that a master does not have and cannot get, and whose answer nobody needs.
         let mut pointless = 0;
         if self.rules.compare_on_release {
             pointless |= request(Kind::Release, 1) * 0b11111;

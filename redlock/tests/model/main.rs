@@ -1,10 +1,10 @@
-//! The algorithm as a model: every state within bounds is visited, with all rules and with each of them left out.
+//! The algorithm as a model: visits every state within bounds, with all rules and with each of them left out.
 //!
-//! `cargo test --test model -- --nocapture` prints what was found. `UPDATE_DOCS=1` writes it into `docs/model.md`.
-//! `MODEL_WIDE=1` goes on with wider bounds; with `--release`, that takes minutes.
+//! `cargo test --test model -- --nocapture` prints the results. `UPDATE_DOCS=1` writes them into `docs/model.md`.
+//! `MODEL_WIDE=1` continues with wider bounds; with `--release`, that takes minutes.
 
-#![allow(clippy::expect_used, clippy::panic)] // What a test needs and does not get fails it.
-#![allow(clippy::cast_possible_truncation)] // Packed states: the bounds of what is packed are small.
+#![allow(clippy::expect_used, clippy::panic)] // Without what it needs a test fails.
+#![allow(clippy::cast_possible_truncation)] // Packed states: their fields are small.
 
 mod client;
 mod docs;
@@ -27,7 +27,7 @@ use state::State;
 use steps::EVENTS;
 use world::World;
 
-/// Explores all rows, some at once; outcomes in their order.
+/// Explores all rows in parallel, and returns the outcomes in the order of the rows.
 fn explore_all(rows: &[Row]) -> Vec<Outcome> {
     let (next, outcomes) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     thread::scope(|scope| {
@@ -45,7 +45,7 @@ fn explore_all(rows: &[Row]) -> Vec<Outcome> {
     outcomes.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
-/// Says what was found, and fails where it is not what the row expects.
+/// Prints an outcome, and fails if the row expects another.
 fn check(row: &Row, outcome: &Outcome) {
     let found = outcome.violation.as_ref().map(|v| v.promise);
     let verdict = found.map_or("no promise breaks".to_owned(), |promise| {
@@ -83,7 +83,7 @@ fn with_all_rules_no_promise_breaks_and_without_any_one_of_them_one_does() {
 }
 
 #[test]
-fn what_is_forgotten_hides_no_violation() {
+fn forgetting_hides_no_violation() {
     let short = |row: &Row| row.breaks.is_some() && row.bounds.rounds == [0, 0] && row.bounds.successions == 0;
     let rows: Vec<_> = rows().into_iter().filter(short).collect();
     assert!(rows.len() > 5);
@@ -99,7 +99,7 @@ fn what_is_forgotten_hides_no_violation() {
 }
 
 #[test]
-fn a_state_that_is_packed_loses_nothing_but_names() {
+fn a_packed_state_loses_names_only() {
     let short = |row: &Row| row.breaks.is_some() && row.bounds.successions == 0;
     for row in rows().into_iter().filter(short) {
         let outcome = explore(&World::new(row.rules, row.bounds, row.promises));
@@ -114,7 +114,7 @@ fn a_state_that_is_packed_loses_nothing_but_names() {
             }
             assert_eq!(renamed.pack(), packed, "{state:?}");
             let sorted = |state: &State| {
-                let mut masters = state.masters.map(|n| (n.owner, n.left, n.fence, n.out, n.requests));
+                let mut masters = state.masters.map(|m| (m.owner, m.left, m.fence, m.out, m.requests));
                 masters.sort_unstable();
                 masters
             };

@@ -1,4 +1,4 @@
-//! What is explored: worlds in which all rules are kept, and worlds in which one is left out.
+//! The searches: worlds with all rules, and worlds with one left out.
 
 use crate::rules::{Adoption, Bounds, Clocks, Rules};
 use crate::state::Promise;
@@ -17,27 +17,27 @@ pub struct Row {
     pub promises: &'static [Promise],
     /// Which of them must be broken.
     pub breaks: Option<Promise>,
-    /// What must happen somewhere.
+    /// Events that must happen in some state.
     pub happens: &'static [Event],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// All rules are kept.
+    /// With all rules.
     All,
     /// One rule is left out.
     LeftOut,
     /// An assumption does not hold.
     Assumption,
-    /// A way to go on with the grant of another process.
+    /// A way to adopt the grant of another process.
     Adoption,
 }
 
-/// What is promised of every schedule.
+/// Promises of every schedule.
 const PROMISED: &[Promise] =
     &[Promise::Exclusive, Promise::TokensRise, Promise::NothingRevived, Promise::NoWriteAfterLater];
 
-/// Two clients that ask once each, and nothing that goes wrong but delay and loss.
+/// Two clients that ask once each. Only delay and loss go wrong.
 const BOUNDS: Bounds = Bounds {
     ttl: 2,
     attempts: [1, 1],
@@ -70,7 +70,7 @@ const ROW: Row = Row {
 const LEFT_OUT: Row = Row { group: Group::LeftOut, breaks: Some(Promise::Exclusive), ..ROW };
 const ADOPTION: Row = Row { group: Group::Adoption, bounds: PAUSE, happens: &[Event::Adopted], ..ROW };
 
-/// All searches of a usual run.
+/// All searches of an ordinary run.
 pub fn rows() -> Vec<Row> {
     [all_rules(), one_left_out(), assumptions(), adoptions()].into_iter().flatten().collect()
 }
@@ -128,33 +128,33 @@ fn one_left_out() -> Vec<Row> {
         },
         Row {
             title: "validity from before the question was sent",
-            remark: "A holder that counts from the answer goes on counting when keys have expired.",
+            remark: "A holder that counts from the answer still counts on keys that have expired.",
             rules: Rules { validity_from_send: false, ..all },
             ..LEFT_OUT
         },
         Row {
             title: "compare on release",
-            remark: "Giving up an attempt deletes the key of the holder.",
+            remark: "The end of a failed attempt deletes the key of the holder.",
             rules: Rules { compare_on_release: false, ..all },
             bounds: TWICE,
             ..LEFT_OUT
         },
         Row {
             title: "compare on renewal",
-            remark: "A holder takes masters that have another's key for its own majority.",
+            remark: "A holder counts masters that have another's key in its own majority.",
             rules: Rules { compare_on_renew: false, ..all },
             bounds: RENEWAL,
             ..LEFT_OUT
         },
         Row {
             title: "majority of the configured masters",
-            remark: "Each of two clients finds a majority of those that it reaches.",
+            remark: "Each of two clients has a majority of the masters that it reaches.",
             rules: Rules { majority_of_configured: false, ..all },
             ..LEFT_OUT
         },
         Row {
             title: "renewing and seeding only while the own validity runs",
-            remark: "A lease that was over is held again, with a token below that of a grant in between.",
+            remark: "A lease that had ended is held again, with a token below that of a grant in between.",
             rules: Rules { seed_while_valid: false, extend_while_valid: false, ..all },
             bounds: RENEWAL,
             promises: &[Promise::Exclusive, Promise::TokensRise],
@@ -163,7 +163,7 @@ fn one_left_out() -> Vec<Row> {
         },
         Row {
             title: "of these, seeding alone",
-            remark: "Nothing: what a late seed leaves on a master extends no validity that has run out, and expires.",
+            remark: "Nothing: the key of a late seed extends no validity that has run out, and expires.",
             rules: Rules { seed_while_valid: false, ..all },
             bounds: Bounds { late: 0, ..RENEWAL },
             breaks: None,
@@ -179,7 +179,7 @@ fn one_left_out() -> Vec<Row> {
         },
         Row {
             title: "refusal of smaller tokens by the guarded resource",
-            remark: "The write of a holder that paused lands after that of the next one.",
+            remark: "The write of a paused holder arrives after that of the next holder.",
             rules: Rules { guard: false, ..all },
             bounds: FENCING,
             breaks: Some(Promise::NoWriteAfterLater),
@@ -187,7 +187,7 @@ fn one_left_out() -> Vec<Row> {
         },
         Row {
             title: "drawing the token no earlier than validity counts from",
-            remark: "A token that was drawn, then left lying, passes where a master has lost what it had seen.",
+            remark: "A token that was drawn long before is accepted by a master that has lost the larger token.",
             rules: Rules { token_drawn_at_send: false, ..all },
             bounds: RESTART,
             breaks: Some(Promise::TokensRise),
@@ -223,21 +223,21 @@ fn adoptions() -> Vec<Row> {
     vec![
         Row {
             title: "renew it under the same owner",
-            remark: "Its former process, paused until then, finds its lease over and releases the successor's with it.",
+            remark: "Its former process, paused until then, finds that its lease has ended, and releases the successor's lease with it.",
             rules: by(Adoption::ByRenewal),
             breaks: Some(Promise::Exclusive),
             ..ADOPTION
         },
         Row {
-            title: "the same, and a process releases nothing once its lease is over",
-            remark: "A late `SET` of its acquisition lands when another has been granted the lock and has released it.",
+            title: "the same, and a process releases nothing once its lease has ended",
+            remark: "A late `SET` of its acquisition arrives after another was granted the lock and has released it.",
             rules: by(Adoption::ByRenewal),
             bounds: SUCCESSION,
             breaks: Some(Promise::TokensRise),
             ..ADOPTION
         },
         Row {
-            title: "the same, and masters refuse a `SET` once the validity of its sender is over",
+            title: "the same, and masters refuse a `SET` once the validity of its sender has ended",
             remark: "A late seed does what the late `SET` did.",
             rules: by(Adoption::AcquisitionsEnd),
             bounds: Bounds { rounds: [1, 0], late: 0, ..SUCCESSION },
@@ -245,21 +245,21 @@ fn adoptions() -> Vec<Row> {
             ..ADOPTION
         },
         Row {
-            title: "the same, and they refuse a seed as well then",
-            remark: "Nothing, but each master must know by its own clock when the validity of another process is over.",
+            title: "the same, and they then refuse a seed too",
+            remark: "Nothing, but each master must know by its own clock when the validity of another process ends.",
             rules: by(Adoption::RequestsEnd),
             bounds: SUCCESSION,
             ..ADOPTION
         },
         Row {
             title: "renew it, which a master that has seen a larger token refuses; nothing is released",
-            remark: "Nothing while masters keep their data. But where another has asked meanwhile, nobody can go on.",
+            remark: "Nothing while masters keep their data. But if another has asked meanwhile, nobody can adopt the grant.",
             rules: by(Adoption::FenceVote),
             bounds: SUCCESSION,
             ..ADOPTION
         },
         Row {
-            title: "replace its token by a new one, on which they vote",
+            title: "replace its token by a new one, on which the masters vote",
             remark: "Nothing, whatever the former process still sends or releases.",
             rules: by(Adoption::NewToken),
             happens: &[Event::Adopted, Event::AdoptedBesideContender],
@@ -268,7 +268,7 @@ fn adoptions() -> Vec<Row> {
     ]
 }
 
-/// Searches of more states, all rules kept but where said; minutes, and only when asked for.
+/// Searches of more states, with all rules unless stated. They take minutes, and run only when asked for.
 pub fn wide_rows() -> Vec<Row> {
     vec![
         Row { title: "two attempts of both clients", bounds: Bounds { attempts: [2, 2], late: 0, ..BOUNDS }, ..ROW },

@@ -1,52 +1,52 @@
-//! The rules of the algorithm, each of which can be left out, and how far the model goes.
+//! The rules of the algorithm, each of which can be left out, and the bounds of the model.
 
 use crate::state::CLIENTS;
 
-/// What a successor of a dead process does to go on with its grant.
+/// How a successor of a dead process adopts its grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Adoption {
     /// Renews it, and holds it if a majority still has it.
     ByRenewal,
-    /// The same, and masters refuse to set the key for an acquisition once the validity of its sender is over.
+    /// The same, and masters refuse to set the key for an acquisition once the validity of its sender has ended.
     AcquisitionsEnd,
-    /// The same, and they refuse a seed as well then.
+    /// The same, and they then refuse a seed too.
     RequestsEnd,
-    /// Renews it, but a master that has seen a larger token says no.
+    /// Renews it, but a master that has seen a larger token refuses.
     FenceVote,
-    /// Has masters that still have it replace its token by a new one, which they vote on as at each grant.
+    /// Asks the masters that still have its key to replace the token by a new one, on which they vote as for each grant.
     NewToken,
 }
 
 impl Adoption {
-    /// Whether the setting of a key for an acquisition ends with the validity of its sender.
+    /// Whether masters refuse to set the key for an acquisition once the validity of its sender has ended.
     pub fn acquisitions_end(self) -> bool {
         matches!(self, Self::AcquisitionsEnd | Self::RequestsEnd)
     }
 }
 
-/// The rules that are kept.
+/// The rules that the world follows.
 #[derive(Clone, Copy, Debug)]
-#[allow(clippy::struct_excessive_bools)] // Each is a switch of its own.
+#[allow(clippy::struct_excessive_bools)] // Each is an independent switch.
 pub struct Rules {
     /// A master that restarted is armed only when every lease that it may have forgotten has ended.
     pub restart_delay: bool,
     /// A master that restarted unseen, or was flushed, has no vote: its marker names another process, or is gone.
     pub arming: bool,
-    /// Validity counts from before the question was sent.
+    /// Validity counts from before the request was sent.
     pub validity_from_send: bool,
     /// A release deletes its own key only.
     pub compare_on_release: bool,
     /// A renewal extends its own key only.
     pub compare_on_renew: bool,
-    /// A majority is one of the configured masters.
+    /// A majority is a majority of the configured masters.
     pub majority_of_configured: bool,
     /// A holder seeds only while its validity runs.
     pub seed_while_valid: bool,
     /// A renewal that succeeds after the end of validity extends nothing.
     pub extend_while_valid: bool,
-    /// A vote needs a token that is larger than every one the master has seen.
+    /// A vote needs a token that is larger than all that the master has seen.
     pub fencing_vote: bool,
-    /// A token is drawn no earlier than the moment from which validity counts.
+    /// A token is drawn no earlier than validity counts from.
     pub token_drawn_at_send: bool,
     /// The guarded resource refuses tokens that are smaller than the largest it has seen.
     pub guard: bool,
@@ -70,7 +70,7 @@ impl Rules {
     };
 }
 
-/// How wall clocks, from which tokens are drawn, relate.
+/// How the wall clocks from which tokens are drawn relate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clocks {
     /// Each token is larger than those proposed before.
@@ -79,10 +79,10 @@ pub enum Clocks {
     Any,
 }
 
-/// How far the model goes.
+/// The bounds of the model.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Of every lease, in ticks; also the restart delay.
+    /// TTL of every lease, in ticks; also the restart delay.
     pub ttl: u8,
     /// How often each client asks for the lock.
     pub attempts: [u8; CLIENTS],
@@ -92,11 +92,11 @@ pub struct Bounds {
     pub deaths: u8,
     /// Processes that have a successor: 0 or 1.
     pub successions: u8,
-    /// Whether a process that has a successor may only be paused, and releases its lease when it finds it over.
+    /// Whether a process that has a successor may be merely paused. It releases its lease when it finds that it has ended.
     pub pauses: bool,
-    /// Restarts of masters, with loss of all they had.
+    /// Restarts of masters, which lose all their data.
     pub crashes: u8,
-    /// Requests that may be under way at one time although their sender has gone on.
+    /// Requests that may be under way at one time although their sender does not wait for them any more.
     pub late: u32,
     /// Writes of each client to the guarded resource: 0 or 1.
     pub writes: u8,

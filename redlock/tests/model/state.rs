@@ -1,4 +1,4 @@
-//! The state of the modelled world: masters, clients, what is under way between them. Packed, so that it is found fast.
+//! The state of the modelled world: masters, clients, requests and answers under way. Packed, so that it is found fast.
 
 /// Masters. Two of them are a majority.
 pub const MASTERS: usize = 3;
@@ -9,10 +9,10 @@ pub const TOKENS: u8 = 5;
 /// [`Master::out`] of an armed master that has restarted and not voted since.
 pub const FRESH: u8 = 7;
 
-/// A fencing token; with it, the owner: no two attempts have the same.
+/// A fencing token, which also identifies the owner: no two attempts have the same.
 pub type Token = u8;
 
-/// What is asked of a master.
+/// A kind of request to a master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Acquire,
@@ -24,7 +24,7 @@ pub enum Kind {
 
 pub const KINDS: [Kind; 5] = [Kind::Acquire, Kind::Renew, Kind::Seed, Kind::Release, Kind::Adopt];
 
-/// What a master says.
+/// A master's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
     Yes,
@@ -34,12 +34,12 @@ pub enum Reply {
     No,
 }
 
-/// Where the answer of a master to a client's present question stands.
+/// The state of a master's answer to a client's present request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Answer {
     #[default]
     None,
-    /// The master has done it; its reply is under way.
+    /// The master has executed it; its reply is under way.
     SlowYes,
     Yes,
     Missing,
@@ -51,13 +51,13 @@ const ANSWERS: [Answer; 5] = [Answer::None, Answer::SlowYes, Answer::Yes, Answer
 /// A master, with the requests that are under way to it and its answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Master {
-    /// The owner of the key that it has; 0 without.
+    /// The owner of its key; 0 if it has no key.
     pub owner: Token,
-    /// Ticks until that key expires.
+    /// Ticks until the key expires.
     pub left: u8,
     /// The largest token proposed here.
     pub fence: Token,
-    /// 0 armed; [`FRESH`] armed; else one more than the ticks until it may be armed.
+    /// 0 or [`FRESH`]: armed. Otherwise one more than the ticks until it may be armed.
     pub out: u8,
     /// A bit for each kind and token.
     pub requests: u32,
@@ -107,15 +107,15 @@ impl Master {
 pub enum Phase {
     #[default]
     Idle,
-    /// It has drawn a token, and not asked yet.
+    /// It has drawn a token, but not asked yet.
     Drawn,
     /// It has asked for the lock.
     Asking,
-    /// It was granted the lock, and has not noticed yet that it is over where it is.
+    /// It was granted the lock. Its validity may have ended without its notice.
     Holding,
     /// Its process has died or is paused, and a successor knows its owner.
     Orphaned,
-    /// The successor has asked to go on with the grant.
+    /// The successor has asked to adopt the grant.
     Adopting,
     /// Its process has died for good.
     Dead,
@@ -128,31 +128,31 @@ const PHASES: [Phase; 7] =
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Client {
     pub phase: Phase,
-    /// Of its present attempt or grant.
+    /// Token of its present attempt or grant.
     pub token: Token,
-    /// What is left of its validity, as it counts it itself.
+    /// The rest of its validity by its own count.
     pub left: u8,
-    /// What a majority that says yes now would give it: the TTL counted from when it asked.
+    /// The validity that a majority's yes would give it now: the TTL counted from when it asked.
     pub window: u8,
     /// Whether it has asked for a renewal.
     pub round: bool,
     pub attempts_left: u8,
     pub rounds_left: u8,
     pub writes_left: u8,
-    /// How many grants there were at its own.
+    /// The number of its grant, counted from 1.
     pub grant: u8,
-    /// A write that it has begun: the token, and which grant it was.
+    /// A write that it has begun: the token, and the number of the grant.
     pub writing: Token,
     pub writing_grant: u8,
 }
 
 impl Client {
-    /// Whether it believes to hold the lock.
+    /// Whether it holds the lock by its own validity.
     pub fn holds(&self) -> bool {
         self.phase == Phase::Holding && self.left > 0
     }
 
-    /// The token that it has drawn, waits for, or holds.
+    /// The token of its draw, claim or lease.
     pub fn current(&self) -> Token {
         match self.phase {
             Phase::Drawn | Phase::Asking | Phase::Holding | Phase::Adopting => self.token,
@@ -198,7 +198,7 @@ pub enum Promise {
     Exclusive,
     /// The holder of the lock has the largest token that was ever granted.
     TokensRise,
-    /// A validity that has run out never runs again.
+    /// A validity that has ended never begins again.
     NothingRevived,
     /// The guarded resource takes no write of an earlier grant after one of a later grant.
     NoWriteAfterLater,
@@ -214,7 +214,7 @@ const PROMISES: [Promise; 5] = [
     Promise::NoWriteAfterGrant,
 ];
 
-/// All of it at one moment.
+/// The whole world at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
     pub masters: [Master; MASTERS],
@@ -230,7 +230,7 @@ pub struct State {
     pub successions_left: u8,
     /// The grant of the process that had a successor.
     pub inherited: Token,
-    /// Ticks until that process, should it only be paused, finds its lease over.
+    /// Ticks until that process, if it is merely paused, finds that its lease has ended.
     pub former_left: u8,
     /// The guarded resource: the largest token that it has seen, and the latest grant.
     pub seen_token: Token,
@@ -238,11 +238,11 @@ pub struct State {
     pub broken: Option<Promise>,
 }
 
-/// A state, packed. Two that differ by nothing but the names of masters or clients are packed the same.
+/// A packed state. States that differ only by the names of masters or clients are packed the same.
 pub type Packed = [u64; MASTERS + 2];
 
 impl State {
-    /// Packs it; what is unpacked from that is the same up to names.
+    /// Packs it. Unpacked, it is the same up to names.
     pub fn pack(mut self) -> Packed {
         let (mut first, mut second) = (self.clients[0].pack(), self.clients[1].pack());
         if first > second {
@@ -275,7 +275,7 @@ impl State {
         [a, b, c, first | second << 32, rest]
     }
 
-    /// The state that is packed so.
+    /// The state that was packed.
     pub fn unpack([a, b, c, clients, rest]: Packed) -> Self {
         let broken = usize::from(bits(rest, 29));
         Self {

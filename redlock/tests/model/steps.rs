@@ -1,15 +1,15 @@
-//! What can happen next in a state.
+//! The steps that are possible in a state.
 
 use crate::client::{reachable, renewal};
 use crate::rules::{Adoption, Clocks};
 use crate::state::{Answer, CLIENTS, KINDS, Kind, MASTERS, Master, Phase, State, TOKENS, Token, requests_of};
 use crate::world::World;
 
-/// What becomes of a client's requests to one master when it goes on to something else.
+/// What becomes of a client's requests to one master when the client does not wait for them any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fate {
     pub release: Release,
-    /// Whether those that are under way may still arrive; else they are lost.
+    /// Whether requests under way may still arrive; otherwise they are lost.
     pub kept: bool,
 }
 
@@ -22,7 +22,7 @@ pub enum Release {
     NotSent,
 }
 
-/// One thing that happens.
+/// One step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Time passes, on every clock alike.
@@ -39,27 +39,27 @@ pub enum Step {
     CountReachable(usize),
     /// A holder asks all masters to renew.
     Renew(usize),
-    /// A holder gives its key to a master that lacks it.
+    /// A holder seeds a master that lacks its key.
     Seed(usize, usize),
     /// A client gives up an attempt, or its lease.
     End(usize, [Fate; MASTERS]),
-    /// A client's process dies, or stops for so long that it has a successor.
+    /// A client's process dies, or pauses for so long that it has a successor.
     Die { client: usize, successor: bool, fates: [Fate; MASTERS] },
-    /// The successor of a dead process asks all masters to go on with its grant.
+    /// The successor of a dead process asks all masters to adopt its grant.
     Adopt(usize, Token),
     /// A holder has checked that it holds the lock, and writes.
     BeginWrite(usize),
     /// The write arrives at the guarded resource.
     Write(usize),
-    /// A master restarts empty; the operator sees it.
+    /// A master restarts empty, and the operator notices it.
     Restart(usize),
-    /// A master restarts empty, or is flushed, and nobody sees it.
+    /// A master restarts empty, or is flushed, and nobody notices it.
     RestartUnseen(usize),
-    /// The operator arms a master anew.
+    /// The operator arms a master again.
     Arm(usize),
 }
 
-/// What must happen somewhere, or the model would prove nothing.
+/// Events that must happen in some state; otherwise the model would prove nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     Granted,
@@ -86,15 +86,15 @@ pub const EVENTS: [(Event, &str); 13] = [
     (Event::VoteOfRestarted, "a vote of a restarted master"),
     (Event::GrantedAfterRestart, "a grant after a restart"),
     (Event::StaleTokenRefused, "a stale token that is refused"),
-    (Event::LateRequest, "a request that arrives after its sender has gone on"),
+    (Event::LateRequest, "a request that arrives when its sender does not wait for it any more"),
     (Event::TooLate, "a vote that comes after the end of validity"),
     (Event::Adopted, "an adoption"),
-    (Event::AdoptedBesideContender, "a vote to go on with a grant of a master that has seen a larger token"),
+    (Event::AdoptedBesideContender, "a vote for an adoption by a master that has seen a larger token"),
     (Event::StaleWriteRefused, "a write that the guarded resource refuses"),
 ];
 
 impl World {
-    /// All that can happen next.
+    /// Adds all steps that are possible next.
     pub fn steps(&self, state: &State, steps: &mut Vec<Step>) {
         steps.push(Step::Tick);
         for index in 0..CLIENTS {
@@ -111,9 +111,9 @@ impl World {
                     continue;
                 }
                 steps.push(Step::Deliver { master: index, kind, token, slow: false });
-                // One reply that is under way for each client: only that which decides can come too late.
+                // At most one reply under way for each client: only the reply that decides can come too late.
                 if let Some(client) = waiting(state, index, kind, token)
-                    && (!self.forgets || state.masters.iter().all(|n| n.answers[client] != Answer::SlowYes))
+                    && (!self.forgets || state.masters.iter().all(|m| m.answers[client] != Answer::SlowYes))
                 {
                     steps.push(Step::Deliver { master: index, kind, token, slow: true });
                 }
@@ -124,7 +124,7 @@ impl World {
                 }
             }
             if state.crashes_left > 0 && master.is_armed() {
-                // With all rules a restart is the same whether it is seen or not: no vote until the delay is over.
+                // With all rules a restart is the same whether it is noticed or not: no vote until the delay has passed.
                 steps.push(if self.rules.arming { Step::Restart(index) } else { Step::RestartUnseen(index) });
             }
             if master.out == 1 {
@@ -155,7 +155,7 @@ impl World {
                 }
                 if is_valid || !self.rules.seed_while_valid {
                     let tally = renewal(state, index);
-                    // Where a majority does not have the key the lease is lost.
+                    // If a majority does not have the key the lease is lost.
                     if !tally.is_taken() {
                         steps.extend(tally.to_seed().iter().map(|&master| Step::Seed(index, master)));
                     }
@@ -187,7 +187,7 @@ impl World {
         }
         if state.successions_left > 0 && state.clients[client].phase == Phase::Holding {
             self.ends(state, client, self.bounds.pauses, &mut |fates| {
-                // A paused process gives nothing back before it is awake.
+                // A paused process releases nothing before it wakes.
                 if fates.iter().all(|fate| fate.release != Release::Arrives) {
                     steps.push(Step::Die { client, successor: true, fates });
                 }
@@ -205,7 +205,7 @@ impl World {
         }
     }
 
-    /// All ways in which a client's requests may end that leave no more under way than the bound permits.
+    /// All fates of a client's requests that leave no more of them under way than the bound permits.
     fn ends(&self, state: &State, index: usize, release: bool, add: &mut dyn FnMut([Fate; MASTERS])) {
         let token = state.clients[index].token;
         let others: u32 = state.masters.iter().map(|master| late(state, master).count_ones()).sum();
@@ -213,7 +213,7 @@ impl World {
         self.end_at(state, token, release, 0, others, &mut fates, add);
     }
 
-    #[allow(clippy::too_many_arguments)] // The state of a recursion over masters.
+    #[allow(clippy::too_many_arguments)] // A recursion over masters.
     fn end_at(
         &self,
         state: &State,
@@ -238,7 +238,7 @@ impl World {
             let releases: &[Release] = match (release, deletes, kept || !self.rules.compare_on_release) {
                 (false, ..) => &[Release::NotSent],
                 (true, true, _) => &[Release::Arrives, Release::UnderWay, Release::Lost],
-                // A release that arrives now deletes nothing, a later one may.
+                // A release that arrives now deletes nothing. A later one may.
                 (true, false, true) if self.bounds.pauses => &[Release::Arrives, Release::UnderWay, Release::Lost],
                 (true, false, true) => &[Release::Arrives, Release::UnderWay],
                 (true, false, false) if self.bounds.pauses => &[Release::Arrives, Release::Lost],
@@ -269,7 +269,7 @@ pub fn waiting(state: &State, master: usize, kind: Kind, token: Token) -> Option
     })
 }
 
-/// Requests to a master from senders that have gone on to something else.
+/// Requests to a master that their senders do not wait for any more.
 pub fn late(state: &State, master: &Master) -> u32 {
     state.clients.iter().fold(master.requests, |requests, client| requests & !requests_of(client.current()))
 }

@@ -1,4 +1,4 @@
-//! A way to a broken promise in words, for people.
+//! The steps to a broken promise, in words.
 
 use std::fmt::Write as _;
 
@@ -6,10 +6,10 @@ use crate::explore::Violation;
 use crate::state::{Kind, MASTERS, Phase, Promise, State, TOKENS, Token};
 use crate::steps::{Fate, Release, Step};
 
-/// Who each token belongs to.
+/// The client of each token.
 type Owners = [Option<usize>; TOKENS as usize + 1];
 
-/// The steps of a violation, a line each, and what is wrong in the end.
+/// The steps of a violation, a line each, with the broken promise at the end.
 pub fn tell(start: &State, violation: &Violation) -> Vec<String> {
     let mut owners = Owners::default();
     let mut before = *start;
@@ -20,7 +20,7 @@ pub fn tell(start: &State, violation: &Violation) -> Vec<String> {
         }
         let mut line = words(&owners, &before, step, &after);
         for client in 0..before.clients.len() {
-            // The client that has the token of a former process, or did have it.
+            // A successor has its former process's token.
             let heir = before.clients[client].phase == Phase::Adopting;
             let holder = if heir { format!("{}'s successor", name(client)) } else { name(client).to_owned() };
             let (was, is) = (&before.clients[client], &after.clients[client]);
@@ -40,12 +40,12 @@ pub fn tell(start: &State, violation: &Violation) -> Vec<String> {
     lines
 }
 
-/// What is wrong where a promise is broken.
+/// A broken promise in words.
 pub fn wrong(promise: Promise) -> &'static str {
     match promise {
         Promise::Exclusive => "two holders",
         Promise::TokensRise => "a token below one that was granted before",
-        Promise::NothingRevived => "a lease that was over is held again",
+        Promise::NothingRevived => "a lease that had ended is held again",
         Promise::NoWriteAfterLater => "a write of an earlier grant after one of a later grant",
         Promise::NoWriteAfterGrant => "a write of an earlier grant after a later grant",
     }
@@ -82,27 +82,31 @@ fn words(owners: &Owners, before: &State, step: Step, after: &State) -> String {
                 Kind::Seed if is.owner == token => format!("{late}master {master} takes the seed: {client}'s key"),
                 Kind::Seed => format!("{late}master {master} refuses the seed: it has {has}"),
                 Kind::Release if token == before.inherited && was.owner != is.owner => {
-                    format!("{client}'s former process finds its lease over and deletes {has} on master {master}")
+                    format!(
+                        "{client}'s former process finds that its lease has ended and deletes {has} on master {master}"
+                    )
                 }
                 Kind::Release if was.owner != is.owner => {
                     format!("a release that {client} had sent deletes {has} on master {master}")
                 }
                 Kind::Release => format!("a release that {client} had sent changes nothing on master {master}"),
                 Kind::Adopt if is.owner == token => {
-                    format!("{late}master {master} lets {client}'s successor go on")
+                    format!("{late}master {master} lets {client}'s successor adopt the grant")
                 }
                 Kind::Adopt => format!("{late}master {master} refuses {client}'s successor: it has {has}"),
             };
             done + if slow { "; its answer is under way" } else { "" }
         }
         Step::Hear(client, master) => format!("master {}'s answer reaches {}", master + 1, name(client)),
-        Step::CountReachable(client) => format!("{} waits no longer and counts those that answered", name(client)),
+        Step::CountReachable(client) => {
+            format!("{} waits no longer and counts the masters that answered", name(client))
+        }
         Step::Renew(client) => format!("{} asks to renew", name(client)),
         Step::Seed(client, master) => format!("{} sends its key to master {}", name(client), master + 1),
         Step::End(client, fates) => {
             let what = match before.clients[client].phase {
                 Phase::Holding if before.clients[client].left > 0 => "releases the lock",
-                Phase::Holding => "finds that its lease is over",
+                Phase::Holding => "finds that its lease has ended",
                 _ => "gives up",
             };
             format!("{} {what}{}", name(client), remains(before, after, client, fates))
@@ -118,15 +122,19 @@ fn words(owners: &Owners, before: &State, step: Step, after: &State) -> String {
             format!("{}'s process {what}{}", name(client), remains(before, after, client, fates))
         }
         Step::Adopt(client, token) if token == before.inherited => {
-            format!("{}'s successor asks to go on with token {token}", name(client))
+            format!("{}'s successor asks to adopt the grant with token {token}", name(client))
         }
-        Step::Adopt(client, token) => format!("{}'s successor asks to go on, with token {token}", name(client)),
-        Step::BeginWrite(client) => format!("{} finds that it holds the lock, and is about to write", name(client)),
-        Step::Write(client) => format!("{}'s write with token {} lands", name(client), before.clients[client].writing),
+        Step::Adopt(client, token) => {
+            format!("{}'s successor asks to adopt the grant under the new token {token}", name(client))
+        }
+        Step::BeginWrite(client) => format!("{} checks that it holds the lock, and is about to write", name(client)),
+        Step::Write(client) => {
+            format!("{}'s write with token {} arrives", name(client), before.clients[client].writing)
+        }
         Step::Restart(master) | Step::RestartUnseen(master) => {
-            let unseen = if matches!(step, Step::RestartUnseen(_)) { ", unseen" } else { "" };
+            let unnoticed = if matches!(step, Step::RestartUnseen(_)) { ", unnoticed" } else { "" };
             let armed = if after.masters[master].is_armed() { ", and may vote at once" } else { "" };
-            format!("master {} restarts empty{unseen}{armed}", master + 1)
+            format!("master {} restarts empty{unnoticed}{armed}", master + 1)
         }
         Step::Arm(master) => format!("master {} is armed again", master + 1),
     }
@@ -168,7 +176,7 @@ fn remains(before: &State, after: &State, client: usize, fates: [Fate; MASTERS])
             Release::Arrives | Release::NotSent => {}
         }
         if fate.kept {
-            let _ = write!(said, "; what it asked of master {master} is under way");
+            let _ = write!(said, "; its request to master {master} is under way");
         }
     }
     said

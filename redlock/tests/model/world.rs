@@ -1,4 +1,4 @@
-//! What a step does: the algorithm, and what it must bear.
+//! What a step does: the algorithm, and the faults that it must withstand.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -19,16 +19,16 @@ pub struct World {
     pub bounds: Bounds,
     /// The promises that are checked.
     pub promises: &'static [Promise],
-    /// Whether what can change nothing any more is forgotten.
+    /// Whether it forgets what cannot matter any more.
     pub forgets: bool,
-    /// The present moment of every state: what it holds counts from now.
+    /// The present moment of every state: all its times count from now.
     pub now: Instant,
     pub events: Cell<u32>,
 }
 
 impl World {
     pub fn new(rules: Rules, bounds: Bounds, promises: &'static [Promise]) -> Self {
-        // Far enough from the beginning of the clock for times before it.
+        // Late enough that times before it exist on the clock.
         let now = Instant::now() + Duration::from_secs(3600);
         Self { rules, bounds, promises, forgets: true, now, events: Cell::new(0) }
     }
@@ -163,7 +163,7 @@ impl World {
         state.masters[master].answers[client] = match (reply, slow) {
             (Reply::Yes, false) => Answer::Yes,
             (Reply::Yes, true) => Answer::SlowYes,
-            // A no that is slow would change nothing: clients go on without it at any time.
+            // A slow no would change nothing: a client never has to wait for it.
             (Reply::Missing, _) => Answer::Missing,
             (Reply::No, _) => Answer::No,
         };
@@ -228,7 +228,7 @@ impl World {
         }
     }
 
-    /// A client counts what it has heard.
+    /// A client counts the answers that have reached it.
     fn count(&self, state: &mut State, index: usize) {
         match state.clients[index].phase {
             Phase::Asking => {
@@ -295,7 +295,7 @@ impl World {
         if client.holds() && fates.iter().any(|fate| fate.release == Release::Arrives) {
             self.note(Event::Released);
         }
-        // What is left of a dead holder's validity bounds its seeds, where they end.
+        // The rest of a dead holder's validity bounds its seeds, in worlds where they end.
         let proven = if phase == Phase::Orphaned { client.left } else { 0 };
         *client = Client {
             phase,
