@@ -1,4 +1,4 @@
-//! Many schedules, on all cores, and what they came to.
+//! Many schedules, on all cores, and their sums.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::rules::Rules;
 use crate::schedule::{Report, run};
 
-/// What the schedules of a campaign came to.
+/// The sums of a campaign's reports.
 #[derive(Debug, Default)]
 pub struct Sum {
     pub schedules: u64,
@@ -47,8 +47,8 @@ impl Sum {
     }
 }
 
-/// Runs `count` schedules from seed `first` on, on so many threads. The error is of the smallest seed that fails; the
-/// schedules below it have all been run.
+/// Runs `count` schedules from seed `first` on, on this number of threads. The error has the smallest seed that fails: all
+/// schedules below it have been run.
 pub fn run_all(first: u64, count: u64, rules: Rules, threads: usize, progress: bool) -> Result<Sum, Failure> {
     let (next, end) = (AtomicU64::new(first), AtomicU64::new(first + count));
     let (sum, failure, began) = (Mutex::new(Sum::default()), Mutex::new(None::<Failure>), Instant::now());
@@ -72,11 +72,11 @@ pub fn run_all(first: u64, count: u64, rules: Rules, threads: usize, progress: b
     };
     thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let mut told = Instant::now();
+        let mut printed = Instant::now();
         while progress && !threads.iter().all(thread::ScopedJoinHandle::is_finished) {
             thread::sleep(Duration::from_millis(50));
-            if told.elapsed() > Duration::from_secs(5) {
-                told = Instant::now();
+            if printed.elapsed() > Duration::from_secs(5) {
+                printed = Instant::now();
                 let done = sum.lock().expect("no panic").schedules;
                 println!("{done} of {count} schedules, {} a second", a_second(done, began));
             }

@@ -1,4 +1,4 @@
-//! Contenders: each takes locks again and again, in all ways that the engine offers, and gives them back in all ways.
+//! Contenders: each acquires and releases locks again and again, in all ways that the engine offers.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub fn key(lock: usize) -> LockKey {
 }
 
 impl Contender {
-    /// Contends while faults go on, for a while after that, and then once more for each lock.
+    /// Contends while there are faults, for a while after them, and then once more for each lock.
     pub async fn contend(self) {
         while self.calm_for() < CALM {
             let key = key(self.draw(|random| random.index(self.locks)));
@@ -45,7 +45,7 @@ impl Contender {
             self.history.granted(&lease);
             self.world.now().after_grant();
             if self.work(&lease).await {
-                self.give_back(lease, &options).await;
+                self.release(lease, &options).await;
             }
         }
         for lock in 0..self.locks {
@@ -68,7 +68,7 @@ impl Contender {
 
     fn options(&self) -> LeaseOptions {
         let longest = self.world.now().plan.longest_ttl;
-        // Whole milliseconds, as masters have it.
+        // Whole milliseconds, as masters count.
         let ttl = whole(SHORTEST_TTL + self.world.time(longest.saturating_sub(SHORTEST_TTL)));
         let renewal = match self.draw(|random| random.below(6)) {
             0 | 1 => Renewal::None,
@@ -82,7 +82,7 @@ impl Contender {
         LeaseOptions { renewal, max_renewals, min_validity, priority, is_shared: self.once_in(3), ..default }
     }
 
-    /// Asks for a lock in one of the ways there are.
+    /// Asks for a lock in a random way.
     async fn ask(&self, key: &LockKey, options: &LeaseOptions) -> Option<Lease> {
         let (client, asked) = (self.processes[self.process].client(), Instant::now());
         let pauses = self.world.now().tally.pauses;
@@ -97,7 +97,7 @@ impl Contender {
         let answer = self.perhaps_dropped(asking).await?;
         match answer {
             Ok(lease) => {
-                // Where nobody was stopped meanwhile, what the caller needs is there.
+                // If no process was stopped meanwhile, the lease has the validity that the caller needs.
                 let left = lease.validity();
                 if left < options.min_validity && self.world.now().tally.pauses == pauses {
                     let needed = options.min_validity;
@@ -113,7 +113,7 @@ impl Contender {
         }
     }
 
-    /// Lets time run out for a future that is dropped at one of its awaits, now and then.
+    /// Awaits a future, or sometimes drops it at one of its awaits.
     async fn perhaps_dropped<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         if !self.once_in(4) {
             return Some(work.await);
@@ -127,27 +127,27 @@ impl Contender {
         output
     }
 
-    /// How long somebody waited for a lock without any fault.
+    /// Notes how long the wait for a lock was without any fault.
     fn note_wait(&self, asked: Instant, key: &LockKey) {
-        // By then masters have come back, and leases of before have ended.
+        // By then masters are back, and earlier leases have ended.
         let calm = self.calm_for().saturating_sub(RESTART_DELAY + 2 * LONGEST_TTL);
         let waited = asked.elapsed().min(calm);
         self.history.waited(&format!("{} for {key}", self.identity), waited);
     }
 
-    /// Holds a lock for a while, looking at random moments whether it still does, and writes to what it guards. Answers
-    /// whether there is something left to give back.
+    /// Holds a lock for a while, checks at random moments whether it still does, and writes to the guarded resource. Returns
+    /// whether the lease is still to be released.
     async fn work(&self, lease: &Lease) -> bool {
         let end = Instant::now() + self.world.time(3 * LONGEST_TTL / 2);
         while Instant::now() < end {
-            let look = (Instant::now() + self.world.time(LONGEST_TTL / 4)).min(end);
-            if let Ok(over) = timeout_at(look, lease.ended()).await {
+            let next = (Instant::now() + self.world.time(LONGEST_TTL / 4)).min(end);
+            if let Ok(over) = timeout_at(next, lease.ended()).await {
                 self.history.ended(lease, over);
                 return self.once_in(2);
             }
-            if self.history.look(lease) {
+            if self.history.check(lease) {
                 if self.once_in(4) {
-                    // It is a while on its way.
+                    // The write arrives later.
                     sleep(self.world.time(LONGEST_TTL / 4)).await;
                 }
                 self.history.write(lease);
@@ -156,13 +156,13 @@ impl Contender {
         true
     }
 
-    async fn give_back(&self, lease: Lease, options: &LeaseOptions) {
+    async fn release(&self, lease: Lease, options: &LeaseOptions) {
         match self.draw(|random| random.below(6)) {
             0 => drop(lease),
-            // Nobody goes on with it: it expires.
+            // Nobody adopts it: it expires.
             1 => lease.abandon(),
-            // Another process of the same holder goes on with it. What is over is not to be adopted unless it is shared:
-            // its watchdog gives back what is left of it.
+            // Another process of the same holder adopts it. A lease that has ended cannot be adopted unless it is shared: its
+            // watchdog releases it.
             2 if lease.is_held() || options.is_shared => {
                 let (key, owner) = (lease.key().clone(), lease.owner().clone());
                 lease.abandon();
@@ -172,7 +172,7 @@ impl Contender {
                     adopted.release().await;
                 }
             }
-            // Another process of the same holder keeps it as well, and leaves it to this one.
+            // Another process of the same holder adopts it too, and leaves the release to this one.
             3 if options.is_shared => {
                 if let Some(adopted) = self.adopt(lease.key(), lease.owner(), options).await {
                     self.work(&adopted).await;
@@ -185,7 +185,7 @@ impl Contender {
         }
     }
 
-    /// Goes on with a grant in any process.
+    /// Adopts a grant in a random process.
     async fn adopt(&self, key: &LockKey, owner: &Owner, options: &LeaseOptions) -> Option<Lease> {
         let other = self.draw(|random| random.index(self.processes.len()));
         let client = self.processes[other].client();
@@ -194,7 +194,7 @@ impl Contender {
         Some(adopted)
     }
 
-    /// All ask for a lock at once, for the last time: each gets it, and leaves nothing of it on the masters.
+    /// Acquires a lock for the last time, when all contend for it: each gets it, and leaves no key on the masters.
     async fn take_once_more(&self, key: &LockKey) {
         let options = LeaseOptions::new(self.identity.clone(), LONGEST_TTL);
         let asked = Instant::now();
@@ -213,7 +213,7 @@ impl Contender {
         if released != Released::Freed {
             self.history.broken(format!("{owner} releases {key} without any fault: {released:?}"));
         }
-        // What is on its way arrives.
+        // Requests under way arrive.
         sleep(CALL_TIMEOUT).await;
         let state = self.world.now();
         let left = state.servers.iter().flat_map(|server| server.held(Instant::now())).any(|(_, held)| held == owner);

@@ -1,4 +1,4 @@
-//! What goes wrong in a schedule: masters, links, clocks, processes.
+//! The faults of a schedule: masters, links, clocks, processes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use crate::process::Process;
 use crate::rules::Rule;
 use crate::world::{State, World};
 
-/// Goes on with faults for [`FAULTS`], then ends them.
-pub async fn go_on(world: World, processes: Arc<[Process]>) {
+/// Makes faults for [`FAULTS`], then ends them.
+pub async fn run(world: World, processes: Arc<[Process]>) {
     let end = Instant::now() + FAULTS;
     let pace = world.now().plan.pace;
     {
@@ -32,12 +32,12 @@ pub async fn go_on(world: World, processes: Arc<[Process]>) {
 }
 
 impl State {
-    /// One fault of those that the schedule has, or the end of some. Answers which process is to shut its client down.
+    /// Makes one of the schedule's faults, or ends some. Returns the process that is to shut its client down.
     pub fn fault(&mut self) -> Option<usize> {
         let now = Instant::now();
         let (client, master) = (self.random.index(self.plan.clients), self.random.index(self.plan.masters));
         let kinds = self.plan.faults.len();
-        // As often as all faults of the network together come, one client's links are whole again.
+        // Two of these indexes are no fault: then one client's links are healed.
         let kind = self.random.index(kinds + 2);
         match self.plan.faults.get(kind).copied() {
             Some(Fault::Crash) => self.crash(master, now),
@@ -63,7 +63,7 @@ impl State {
         None
     }
 
-    /// A lock was granted just now: the worst moment for something to go wrong.
+    /// Perhaps makes a fault right after a grant, its worst moment.
     pub fn after_grant(&mut self) {
         let rarely = self.plan.after_grant;
         if self.faulty && self.random.once_in(rarely) {
@@ -85,7 +85,7 @@ impl State {
         [Path::Open, Path::Open, Path::Lost, Path::Held][self.random.index(4)]
     }
 
-    /// Cuts a client off from a random minority of masters: what it is granted then rests on a bare majority.
+    /// Cuts a client off from a random minority of masters: its next grants rest on a bare majority.
     fn cut_minority(&mut self, client: usize) {
         let (masters, now) = (self.plan.masters, Instant::now());
         let (first, minority) = (self.random.index(masters), (masters - 1) / 2);
@@ -103,7 +103,7 @@ impl State {
         }
     }
 
-    /// Ends all faults. Masters that are away come back in their time.
+    /// Ends all faults. Masters that are down come back in their time.
     pub fn heal(&mut self) {
         let now = Instant::now();
         self.note(now, || "faults end".to_owned());
@@ -112,14 +112,14 @@ impl State {
         (0..self.plan.clients).for_each(|client| self.mend(client, now));
     }
 
-    /// A master's process ends. It may come back at once, not armed, with its data or without; a process that votes comes
-    /// after the restart delay.
+    /// A master's process ends. It may come back at once, not armed, with its data or without. It is armed only after the
+    /// restart delay.
     fn crash(&mut self, master: usize, now: Instant) {
         if !self.servers[master].up {
             return;
         }
         let keeps = self.random.once_in(4);
-        self.note(now, || format!("n{master} crashes and {} its data", if keeps { "keeps" } else { "loses" }));
+        self.note(now, || format!("m{master} crashes and {} its data", if keeps { "keeps" } else { "loses" }));
         self.tally.crashes += 1;
         if !keeps {
             self.servers[master].flush();
@@ -138,12 +138,12 @@ impl State {
         }
     }
 
-    /// A master forgets all, its marker too. That counts as a crash as soon as it is noticed.
+    /// A master loses all its keys and its marker. That counts as a crash as soon as it is noticed.
     fn flush(&mut self, master: usize, now: Instant) {
         if !self.servers[master].armed {
             return;
         }
-        self.note(now, || format!("n{master} is flushed"));
+        self.note(now, || format!("m{master} is flushed"));
         self.tally.flushes += 1;
         self.servers[master].flush();
         let noticed = now + self.random.time(2 * CALL_TIMEOUT);
@@ -168,14 +168,14 @@ impl State {
         self.break_all(master, now);
     }
 
-    /// Starts a process then, unless the master crashes again before; the one before it has ended by then.
+    /// Starts a master's process at that moment, unless the master crashes again before. A former process ends then.
     fn start(&mut self, master: usize, then: Instant, votes: bool) {
         let life = self.servers[master].life;
         self.at(then, move |state, now| {
             if state.servers[master].life != life {
                 return;
             }
-            state.note(now, || format!("n{master} starts{}", if votes { " and will vote" } else { "" }));
+            state.note(now, || format!("m{master} starts{}", if votes { " and will vote" } else { "" }));
             if state.servers[master].up {
                 state.break_all(master, now);
             }

@@ -1,4 +1,4 @@
-//! What happened in a schedule, and the promises that it must keep.
+//! The history of a schedule, and the promises that it must keep.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,15 +13,15 @@ use crate::resource::Resource;
 use crate::rules::Rule;
 use crate::world::World;
 
-/// Leases of one lock that are looked at again after their end, each time the lock is looked at. At the end all are.
-const LOOKED_AT: usize = 8;
+/// How many of a lock's last leases are checked each time. At the end of a schedule all are.
+const CHECKED: usize = 8;
 
-/// Notes what holders learn, and checks it: no two hold a lock, tokens rise, what has ended stays ended.
+/// Notes what holders learn, and checks it: no two hold a lock, tokens rise, an ended lease stays ended.
 pub struct History {
     world: World,
-    /// Whether two holders at once are no violation.
+    /// Whether two holders at once are tolerated.
     tolerant: bool,
-    /// Whether grants, and so tokens and writes, have an order: not where holders overlap, nor where majorities do not.
+    /// Whether grants, and so tokens and writes, have an order. They have none where holders overlap or majorities do not.
     in_order: bool,
     state: Mutex<State>,
 }
@@ -33,26 +33,26 @@ struct State {
     violation: Option<String>,
 }
 
-/// What is known of one lock.
+/// The leases, tokens and resource of one lock.
 #[derive(Default)]
 struct Lock {
-    known: Vec<Known>,
+    leases: Vec<SeenLease>,
     /// Tokens of grants, in the order in which they had a majority.
     tokens: BTreeMap<u64, u64>,
     resource: Resource,
 }
 
 /// A lease as its holder sees it.
-struct Known {
+struct SeenLease {
     owner: String,
     state: watch::Receiver<LeaseState>,
-    /// Whether it was found not to be held.
+    /// Whether a check found that it is not held.
     over: bool,
-    /// How it ended, if its watchdog has said so.
+    /// How it ended, if its watchdog has reported that.
     end: Option<LeaseState>,
 }
 
-/// How much happened.
+/// Counts of what happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub grants: u64,
@@ -61,9 +61,9 @@ pub struct Counts {
     pub writes: u64,
     /// Writes that the resource refused.
     pub refused: u64,
-    /// Futures that were dropped in the midst.
+    /// Futures that were dropped before they were done.
     pub dropped: u64,
-    /// Pairs of holders at once, where that is tolerated.
+    /// Holders that overlapped with another, where that is tolerated.
     pub overlaps: u64,
     /// The longest wait for a lock after all faults.
     pub longest_wait: Duration,
@@ -82,7 +82,7 @@ impl History {
         let elected = self.world.now().elected.get(&owner).copied();
         let mut state = self.state();
         state.counts.grants += 1;
-        // One that was paused until its end does not act.
+        // A holder that was paused until the end of its lease does nothing with it.
         if !state.holds(lease, self.tolerant) {
             return;
         }
@@ -103,7 +103,7 @@ impl History {
         }
     }
 
-    /// Another process of a holder has learned that it goes on with a grant: the latest one.
+    /// Another process of a holder has adopted a grant, which must be the latest.
     pub fn adopted(&self, lease: &Lease) {
         self.world.note(|| format!("{} of {} is adopted: {:?}", lease.key(), lease.owner(), lease.validity()));
         let mut state = self.state();
@@ -111,12 +111,12 @@ impl History {
         if state.holds(lease, self.tolerant) && self.in_order {
             let last = state.lock(lease).tokens.values().next_back().copied();
             if last != Some(lease.owner().token().get()) {
-                state.broken(format!("{} goes on with {} after a token of {last:?}", lease.owner(), lease.key()));
+                state.broken(format!("{} adopts {} after a token of {last:?}", lease.owner(), lease.key()));
             }
         }
     }
 
-    /// A holder was told that its lease is over.
+    /// A holder was told that its lease has ended.
     pub fn ended(&self, lease: &Lease, end: LeaseState) {
         self.world.note(|| format!("{} of {} is over: {end:?}", lease.key(), lease.owner()));
         let mut state = self.state();
@@ -126,13 +126,13 @@ impl History {
         }
     }
 
-    /// A holder looks whether it holds. Answers that.
-    pub fn look(&self, lease: &Lease) -> bool {
+    /// A holder checks whether it holds the lock. Returns the result.
+    pub fn check(&self, lease: &Lease) -> bool {
         let (held, owner, this) = (lease.is_held(), lease.owner(), lease.state());
         let mut state = self.state();
-        state.look(&lease.key().to_string());
-        let known = state.lock(lease).known.iter().rfind(|known| known.state.same_channel(&this));
-        if held && known.is_some_and(|known| known.over) {
+        state.check(&lease.key().to_string(), CHECKED);
+        let seen = state.lock(lease).leases.iter().rfind(|seen| seen.state.same_channel(&this));
+        if held && seen.is_some_and(|seen| seen.over) {
             state.broken(format!("{} of {owner} was over and is held again", lease.key()));
         }
         held
@@ -157,12 +157,12 @@ impl History {
         }
     }
 
-    /// A future was dropped in the midst.
+    /// A future was dropped before it was done.
     pub fn dropped(&self) {
         self.state().counts.dropped += 1;
     }
 
-    /// A contender was granted a lock after it had waited so long without any fault.
+    /// A contender was granted a lock after this wait without any fault.
     pub fn waited(&self, who: &str, time: Duration) {
         let mut state = self.state();
         state.counts.longest_wait = state.counts.longest_wait.max(time);
@@ -172,20 +172,20 @@ impl History {
         }
     }
 
-    /// A promise was broken that is checked elsewhere.
+    /// A promise that is checked elsewhere was broken.
     pub fn broken(&self, violation: String) {
         self.state().broken(violation);
     }
 
-    /// What happened, or the first promise that was broken.
+    /// The counts, or the first broken promise.
     pub fn judge(&self) -> Result<Counts, String> {
         let mut state = self.state();
         let locks: Vec<_> = state.locks.keys().cloned().collect();
         for lock in locks {
-            state.look_at_all(&lock, usize::MAX);
-            let held = |known: &&Known| !known.over;
-            if let Some(known) = state.locks[&lock].known.iter().find(held) {
-                let violation = format!("{lock} of {} is held after all was given back", known.owner);
+            state.check(&lock, usize::MAX);
+            let held = |seen: &&SeenLease| !seen.over;
+            if let Some(seen) = state.locks[&lock].leases.iter().find(held) {
+                let violation = format!("{lock} of {} is held after all were released", seen.owner);
                 state.broken(violation);
             }
         }
@@ -202,17 +202,17 @@ impl State {
         self.locks.entry(lease.key().to_string()).or_default()
     }
 
-    /// Somebody holds a lock from now on, if still. Answers that.
+    /// Notes a new holder of a lock. Returns whether it holds the lock still.
     fn holds(&mut self, lease: &Lease, tolerant: bool) -> bool {
         let owner = lease.owner().to_string();
-        self.look(&lease.key().to_string());
+        self.check(&lease.key().to_string(), CHECKED);
         if !lease.is_held() {
             return false;
         }
         let lock = self.lock(lease);
         let other =
-            lock.known.iter().rev().find(|known| !known.over && known.owner != owner).map(|known| known.owner.clone());
-        lock.known.push(Known { owner: owner.clone(), state: lease.state(), over: false, end: None });
+            lock.leases.iter().rev().find(|seen| !seen.over && seen.owner != owner).map(|seen| seen.owner.clone());
+        lock.leases.push(SeenLease { owner: owner.clone(), state: lease.state(), over: false, end: None });
         match other {
             Some(_) if tolerant => self.counts.overlaps += 1,
             Some(other) => self.broken(format!("two holders of {}: {other} and {owner}", lease.key())),
@@ -221,27 +221,23 @@ impl State {
         true
     }
 
-    fn look(&mut self, key: &str) {
-        self.look_at_all(key, LOOKED_AT);
-    }
-
-    /// Looks at the last leases of a lock: one that was over stays so, and ends only once.
-    fn look_at_all(&mut self, key: &str, last: usize) {
+    /// Checks the last leases of a lock: a lease that has ended stays so, and ends only once.
+    fn check(&mut self, key: &str, last: usize) {
         let mut violation = None;
-        let known = self.locks.get_mut(key).into_iter().flat_map(|lock| lock.known.iter_mut().rev().take(last));
-        for known in known {
+        let leases = self.locks.get_mut(key).into_iter().flat_map(|lock| lock.leases.iter_mut().rev().take(last));
+        for seen in leases {
             // As `Lease::is_held` does: the state first, then the clock.
             let (held, end) = {
-                let state = known.state.borrow();
+                let state = seen.state.borrow();
                 let end = Some(*state).filter(|state| !matches!(state, LeaseState::Held(_)));
                 (state.valid_at(Instant::now()).is_some(), end)
             };
-            if known.over && held {
-                violation = Some(format!("{key} of {} was over and is held again", known.owner));
-            } else if known.end.is_some() && known.end != end {
-                violation = Some(format!("{key} of {} ended twice: {:?}, then {end:?}", known.owner, known.end));
+            if seen.over && held {
+                violation = Some(format!("{key} of {} was over and is held again", seen.owner));
+            } else if seen.end.is_some() && seen.end != end {
+                violation = Some(format!("{key} of {} ended twice: {:?}, then {end:?}", seen.owner, seen.end));
             }
-            (known.over, known.end) = (known.over || !held, known.end.or(end));
+            (seen.over, seen.end) = (seen.over || !held, seen.end.or(end));
         }
         if let Some(violation) = violation {
             self.broken(violation);

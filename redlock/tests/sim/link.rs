@@ -1,7 +1,7 @@
-//! The network: one connection at a time between a client and a master, as TCP has it.
+//! The network: one connection at a time between a client and a master, with the guarantees of TCP.
 //!
-//! A connection keeps the order of what is sent, and what is lost on it is lost with all that follows. Order is nowhere
-//! else: neither between masters, nor between a connection and the one that replaces it.
+//! A connection keeps the order of messages, and a lost message is lost with all after it. There is no other order:
+//! neither between masters, nor between a connection and the next.
 
 use std::time::Duration;
 
@@ -11,27 +11,27 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
 use crate::plan::{BACKOFF, TIMEOUTS_UNTIL_BROKEN};
-use crate::server::{Done, Server};
-use crate::world::{Happening, State};
+use crate::server::{Effect, Server};
+use crate::world::{EventHandler, State};
 
-/// What becomes of what is sent.
+/// What becomes of messages in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
     Open,
-    /// It is lost, and the connection with it.
+    /// They are lost, and the connection with them.
     Lost,
-    /// It arrives when the path is open again.
+    /// They arrive when the path is open again.
     Held,
 }
 
-/// Who waits for what is said on a channel.
+/// A contender that waits for messages of a channel.
 pub struct Waiter {
     pub channel: String,
     pub index: usize,
     pub wake: UnboundedSender<Heard>,
 }
 
-/// The way from one client to one master.
+/// The link of one client to one master.
 pub struct Link {
     pub server: usize,
     pub requests: Path,
@@ -40,16 +40,16 @@ pub struct Link {
     pub waiters: Vec<Waiter>,
     /// Number of the connection.
     connection: u64,
-    /// The server's process that it was made to.
+    /// The server's process to which it was made.
     process: u64,
-    /// Whether the client believes in it.
+    /// Whether the client uses it.
     up: bool,
-    /// Whether something was lost on it.
+    /// Whether a message was lost on it.
     torn: bool,
     unanswered: u32,
     last_arrival: Instant,
     last_reply: Instant,
-    held_back: Vec<Happening>,
+    held_back: Vec<EventHandler>,
 }
 
 impl Link {
@@ -73,10 +73,10 @@ impl Link {
     }
 }
 
-/// A request: executed on a server it gives what hands the answer over, if the connection still stands.
-pub type Request = Box<dyn FnOnce(&mut Server, Connection, Instant) -> Handover + Send>;
-/// Hands an answer over, or the news that the connection broke.
-pub type Handover = Box<dyn FnOnce(bool) + Send>;
+/// A request. A server executes it, and it returns what delivers the answer.
+pub type Request = Box<dyn FnOnce(&mut Server, Connection, Instant) -> Delivery + Send>;
+/// Delivers an answer if the connection still stands, or else the error that it broke.
+pub type Delivery = Box<dyn FnOnce(bool) + Send>;
 
 /// A connection of a client to a master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ pub struct Connection {
     pub master: usize,
     /// Never used again.
     number: u64,
-    /// The server's process that it was made to.
+    /// The server's process to which it was made.
     process: u64,
 }
 
@@ -99,7 +99,7 @@ impl State {
         link.up && link.connection == of.number
     }
 
-    /// How long something is on its way.
+    /// A random time that a message is under way.
     fn delay(&mut self) -> Duration {
         let bound = match self.random.below(200) {
             0 if self.faulty => self.plan.longest_delay,
@@ -109,7 +109,7 @@ impl State {
         self.random.time(bound)
     }
 
-    /// Sends a request; once it is sent it may be executed, whatever the client does.
+    /// Sends a request. From then on it may be executed, whatever the client does.
     pub fn send(
         &mut self,
         client: usize,
@@ -124,7 +124,7 @@ impl State {
             return Err(MasterError::Unreachable("not connected".to_owned()));
         }
         let connection = Connection { client, master, number: link.connection, process: link.process };
-        // A process that is stopped sends when it goes on.
+        // A stopped process sends when it continues.
         link.last_arrival = (now.max(stopped) + link.slow + delay).max(link.last_arrival);
         let arrival = link.last_arrival;
         self.at(arrival, move |state, at| state.arrive(connection, at, request));
@@ -141,28 +141,28 @@ impl State {
             Path::Open => {
                 let server = link.server;
                 if self.servers[server].process == of.process && self.servers[server].up {
-                    let handover = request(&mut self.servers[server], of, now);
+                    let deliver = request(&mut self.servers[server], of, now);
                     self.reply(of, now, move |state, at| {
                         let stands = state.stands(of);
                         if stands {
                             state.link(of).unanswered = 0;
                         }
-                        // Whoever is stopped sees it when it goes on.
+                        // A stopped process receives it when it continues.
                         if at < state.stopped[of.client] {
-                            state.when_running(of.client, at, move |_, _| handover(stands));
+                            state.when_running(of.client, at, move |_, _| deliver(stands));
                         } else {
-                            handover(stands);
+                            deliver(stands);
                         }
                     });
-                    self.look_at_what_was_done(server, now);
+                    self.apply_effects(server, now);
                 } else {
-                    self.reply(of, now, move |state, at| state.break_off(of, at));
+                    self.reply(of, now, move |state, at| state.disconnect(of, at));
                 }
             }
         }
     }
 
-    /// Sends something back.
+    /// Sends a message from the server to the client.
     fn reply(&mut self, of: Connection, now: Instant, arrives: impl FnOnce(&mut State, Instant) + Send + 'static) {
         let delay = self.delay();
         let link = self.link(of);
@@ -182,12 +182,12 @@ impl State {
         }
     }
 
-    fn look_at_what_was_done(&mut self, server: usize, now: Instant) {
+    fn apply_effects(&mut self, server: usize, now: Instant) {
         let majority = self.plan.masters / 2 + 1;
-        for done in std::mem::take(&mut self.servers[server].done) {
-            match done {
-                Done::Said { channel, news } => self.tell(server, &channel, &news, now),
-                Done::Voted { owner } => {
+        for effect in std::mem::take(&mut self.servers[server].effects) {
+            match effect {
+                Effect::Published { channel, news } => self.publish(server, &channel, &news, now),
+                Effect::Voted { owner } => {
                     let votes = self.votes.entry(owner.clone()).or_default();
                     *votes += 1;
                     if *votes == majority {
@@ -195,7 +195,7 @@ impl State {
                         self.elected.insert(owner, order);
                     }
                 }
-                Done::Set { owner, proven } => {
+                Effect::Set { owner, proven } => {
                     let known = self.proven.entry(owner).or_insert(proven);
                     *known = proven.max(*known);
                 }
@@ -203,8 +203,8 @@ impl State {
         }
     }
 
-    /// Tells all who listen to that channel.
-    fn tell(&mut self, server: usize, channel: &str, news: &News, now: Instant) {
+    /// Sends a message to all connections that listen to that channel.
+    fn publish(&mut self, server: usize, channel: &str, news: &News, now: Instant) {
         let mut listeners = std::mem::take(&mut self.servers[server].listeners);
         listeners
             .retain(|listener| self.links[listener.of.client][listener.of.master].connection == listener.of.number);
@@ -224,34 +224,34 @@ impl State {
         let waiters = &mut self.link(of).waiters;
         waiters.retain(|waiter| !waiter.wake.is_closed());
         for waiter in waiters.iter().filter(|waiter| whom(waiter)) {
-            // It may go away at any time.
+            // A waiter may be dropped at any time.
             let _ = waiter.wake.send(Heard { master: waiter.index, news: news.clone() });
         }
     }
 
-    /// A call had no answer in time.
+    /// A call timed out.
     pub fn timed_out(&mut self, of: Connection, now: Instant) {
         if self.stands(of) {
             let link = self.link(of);
             link.unanswered += 1;
             if link.unanswered >= TIMEOUTS_UNTIL_BROKEN {
-                self.break_off(of, now);
+                self.disconnect(of, now);
             }
         }
     }
 
-    /// The client gives the connection up, and makes another after a pause.
-    fn break_off(&mut self, of: Connection, now: Instant) {
+    /// The client closes the connection, and makes another after a pause.
+    fn disconnect(&mut self, of: Connection, now: Instant) {
         if self.stands(of) {
             self.link(of).up = false;
             self.reconnect_later(of, now);
         }
     }
 
-    /// Breaks whatever connection there is.
+    /// Breaks the present connection.
     pub fn reset(&mut self, client: usize, master: usize, now: Instant) {
         let Link { connection, process, .. } = self.links[client][master];
-        self.break_off(Connection { client, master, number: connection, process }, now);
+        self.disconnect(Connection { client, master, number: connection, process }, now);
     }
 
     fn reconnect_later(&mut self, of: Connection, now: Instant) {
@@ -269,16 +269,16 @@ impl State {
         self.tally.reconnects += 1;
         (link.connection, link.process, link.up, link.torn) = (self.connections, server.process, true, false);
         (link.unanswered, link.last_arrival, link.last_reply) = (0, now, now);
-        self.note(now, || format!("process {} connects again to n{}", of.client, of.master));
+        self.note(now, || format!("process {} connects again to m{}", of.client, of.master));
         let of = Connection { number: self.connections, ..of };
-        // It listens again, and releases meanwhile were not heard.
+        // It listens again. Releases meanwhile were missed.
         self.wake(of, &News::Gap, |_| true);
         let link = &self.links[of.client][of.master];
         let server = &mut self.servers[link.server];
         link.waiters.iter().for_each(|waiter| server.listen(&waiter.channel, of));
     }
 
-    /// Sets what becomes of what is sent; what was held back goes on where it does not have to wait any more.
+    /// Sets what becomes of messages. Messages that were held back continue where they do not have to wait any more.
     pub fn set_path(&mut self, client: usize, master: usize, (requests, replies): (Path, Path), now: Instant) {
         let link = &mut self.links[client][master];
         (link.requests, link.replies) = (requests, replies);
@@ -286,15 +286,15 @@ impl State {
         if held_back.is_empty() {
             return;
         }
-        // In the order in which it was sent. What the other direction holds back is held back again.
+        // In their order. Messages of a direction that is still held are held back again.
         let at = now + self.delay();
         self.links[client][master].last_arrival = self.links[client][master].last_arrival.max(at);
-        for happening in held_back {
-            self.at(at, happening);
+        for handler in held_back {
+            self.at(at, handler);
         }
     }
 
-    /// Tells clients that a server's process has ended, where they can be told.
+    /// Breaks all connections to a server whose process has ended, as far as clients can be told.
     pub fn break_all(&mut self, server: usize, now: Instant) {
         for client in 0..self.links.len() {
             for master in 0..self.links[client].len() {
@@ -302,7 +302,7 @@ impl State {
                 if other == server && replies == Path::Open {
                     let of = Connection { client, master, number: connection, process };
                     let at = now + self.delay();
-                    self.at(at, move |state, at| state.break_off(of, at));
+                    self.at(at, move |state, at| state.disconnect(of, at));
                 }
             }
         }

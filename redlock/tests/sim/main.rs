@@ -1,17 +1,16 @@
-//! The engine in simulation: its real code over simulated masters, network and clocks, thousands of schedules of faults.
+//! The engine in simulation: its real code over simulated masters, network and clocks, in thousands of schedules of faults.
 //!
 //! Time is tokio's paused clock, randomness comes from one seed: a schedule is the same at each run. `SIM_SEEDS=N` runs
-//! so many schedules from `SIM_FROM` on (`make sim`), `SIM_SEED=S` that single one, with a trace of what happened.
+//! N schedules from `SIM_FROM` on (`make sim`), `SIM_SEED=S` that single one, with a trace.
 //!
 //! # Layout
-//! - `world`: what happens at which time, and who is stopped; `link`: the network; `server`, `queue`: what a master has in
-//!   memory
-//! - `master`, `process`: what the engine sees of the world; `pause`: futures that are not polled
-//! - `plan`, `rules`: what a schedule is like, and which rules the world keeps; `faults`: what goes wrong
-//! - `contender`: who takes locks; `history`, `resource`: what must hold
+//! - `world`: events in the order of time, and stopped processes; `link`: the network; `server`, `queue`: a master's memory
+//! - `master`, `process`: the world as the engine sees it; `pause`: futures that are not polled
+//! - `plan`, `rules`: the parameters of a schedule, and the rules of the world; `faults`: its faults
+//! - `contender`: contenders for locks; `history`, `resource`: the promises
 //! - `schedule`: one run; `campaign`: many
 
-#![allow(clippy::expect_used, clippy::panic)] // What a test needs and does not get fails it.
+#![allow(clippy::expect_used, clippy::panic)] // Without what it needs a test fails.
 
 mod campaign;
 mod contender;
@@ -36,7 +35,7 @@ use schedule::run;
 
 /// Schedules in `cargo test`; more by `SIM_SEEDS`.
 const SEEDS: u64 = 2000;
-/// Schedules in which a rule that is broken must show.
+/// Schedules within which a broken rule must break a promise.
 const FEW: u64 = 2000;
 
 fn number(name: &str) -> Option<u64> {
@@ -44,7 +43,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn no_two_hold_tokens_rise_and_locks_are_granted_again_when_faults_end() {
+fn no_two_hold_a_lock_tokens_rise_and_locks_are_granted_when_faults_end() {
     if let Some(seed) = number("SIM_SEED") {
         let report = run(seed, Rules::default(), true).unwrap_or_else(|violation| panic!("{violation}"));
         return println!("{report:#?}");
@@ -73,9 +72,9 @@ fn a_seed_gives_the_same_schedule_each_time_on_any_thread() {
     assert_eq!(sums[0].total, sums[2].total);
 }
 
-/// The violation in the first schedule that has one.
+/// The violation of the first schedule that has one.
 fn violation(rule: Rule) -> String {
-    let failure = run_all(0, FEW, Rules::without(rule), cores(), false).expect_err("a rule that is broken shows");
+    let failure = run_all(0, FEW, Rules::without(rule), cores(), false).expect_err("a broken rule breaks a promise");
     println!("{failure:?}");
     failure.violation
 }
@@ -93,7 +92,7 @@ fn a_lease_longer_than_the_restart_delay_makes_a_second_holder() {
 }
 
 #[test]
-fn a_holder_that_counts_on_more_than_the_masters_keep_makes_a_second_holder() {
+fn clocks_of_masters_that_run_too_fast_make_a_second_holder() {
     let found = violation(Rule::ClockRates);
     assert!(found.contains("two holders"), "{found}");
 }
@@ -105,7 +104,7 @@ fn clocks_of_a_majority_that_jump_make_a_second_holder() {
 }
 
 #[test]
-fn a_resource_that_checks_tokens_is_safe_from_the_second_holder() {
+fn a_resource_that_checks_tokens_is_safe_from_a_second_holder() {
     let rules = Rules { broken: Some(Rule::ClockJumps), guarded: true };
     let sum = run_all(0, 60, rules, cores(), false).unwrap_or_else(|failure| panic!("{failure:?}"));
     let counts = sum.total.counts;
@@ -113,7 +112,7 @@ fn a_resource_that_checks_tokens_is_safe_from_the_second_holder() {
 }
 
 #[test]
-fn tokens_fall_after_a_loss_of_data_if_wall_clocks_differ_by_more_than_the_restart_delay() {
+fn tokens_fall_after_a_loss_of_data_if_wall_clocks_differ_too_much() {
     let found = violation(Rule::WallClocks);
     assert!(found.contains("token"), "{found}");
 }

@@ -1,4 +1,4 @@
-//! A master as a client's engine sees it, and what else the engine sees of the world.
+//! A master and an environment as a client's engine sees them.
 
 use std::fmt::Debug;
 use std::future::poll_fn;
@@ -12,7 +12,7 @@ use redlock_engine::{Environment, LockKey, MasterError, Owner, Token};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::link::{Connection, Handover, Waiter};
+use crate::link::{Connection, Delivery, Waiter};
 use crate::server::Server;
 use crate::world::World;
 
@@ -27,10 +27,10 @@ pub struct SimMaster {
 
 impl SimMaster {
     pub fn new(world: World, client: usize, master: usize) -> Self {
-        Self { world, client, master, name: format!("n{master}") }
+        Self { world, client, master, name: format!("m{master}") }
     }
 
-    /// Sends a request, which is executed even if nobody waits for its answer any more.
+    /// Sends a request. It is executed even if nobody waits for its answer any more.
     async fn call<T: Debug + Send + 'static>(
         &self,
         deadline: Instant,
@@ -38,24 +38,24 @@ impl SimMaster {
         execute: impl FnOnce(&mut Server, Connection, Instant) -> Result<T, MasterError> + Send + 'static,
     ) -> Result<T, MasterError> {
         self.world.disturb(self.client);
-        let slot = Arc::<Slot<T>>::default();
-        let (answer, began, trace) = (Arc::clone(&slot), self.world.began, self.world.trace);
-        let request = move |server: &mut Server, of: Connection, now: Instant| -> Handover {
+        let pending = Arc::<PendingAnswer<T>>::default();
+        let (answer, began, trace) = (Arc::clone(&pending), self.world.began, self.world.trace);
+        let request = move |server: &mut Server, of: Connection, now: Instant| -> Delivery {
             let outcome = execute(server, of, now);
             if trace {
                 let (at, Connection { client, master, .. }) = (now - began, of);
-                println!("{at:>12.3?}     n{master} for process {client}: {} -> {outcome:?}", what());
+                println!("{at:>12.3?}     m{master} for process {client}: {} -> {outcome:?}", what());
             }
             Box::new(move |stands| answer.answer(if stands { outcome } else { Err(broken()) }))
         };
         let connection = {
             let mut state = self.world.now();
             let connection = state.send(self.client, self.master, Instant::now(), Box::new(request))?;
-            let (client, slot) = (self.client, Arc::clone(&slot));
-            state.when_running(client, deadline, move |_, _| slot.time_out());
+            let (client, pending) = (self.client, Arc::clone(&pending));
+            state.when_running(client, deadline, move |_, _| pending.time_out());
             connection
         };
-        let outcome = poll_fn(|context| slot.poll(context)).await;
+        let outcome = poll_fn(|context| pending.poll(context)).await;
         self.world.disturb(self.client);
         outcome.unwrap_or_else(|| {
             self.world.now().timed_out(connection, Instant::now());
@@ -68,8 +68,8 @@ fn broken() -> MasterError {
     MasterError::Unreachable("connection reset".to_owned())
 }
 
-/// Where the answer to a call is awaited. One that has come when the caller looks counts, also if time ran out before.
-struct Slot<T>(Mutex<Answer<T>>);
+/// The answer to a call, once there is one. If it is there when the caller is polled it counts, even after the deadline.
+struct PendingAnswer<T>(Mutex<Answer<T>>);
 
 struct Answer<T> {
     outcome: Option<Result<T, MasterError>>,
@@ -77,13 +77,13 @@ struct Answer<T> {
     waiting: Option<Waker>,
 }
 
-impl<T> Default for Slot<T> {
+impl<T> Default for PendingAnswer<T> {
     fn default() -> Self {
         Self(Mutex::new(Answer { outcome: None, timed_out: false, waiting: None }))
     }
 }
 
-impl<T> Slot<T> {
+impl<T> PendingAnswer<T> {
     fn change(&self, change: impl FnOnce(&mut Answer<T>)) {
         let mut answer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut answer);
@@ -117,25 +117,25 @@ impl Master for SimMaster {
 
     async fn acquire(&self, claim: &Claim, deadline: Instant) -> Result<Vote, MasterError> {
         let (key, owner, ttl) = (claim.key().clone(), claim.owner().clone(), claim.ttl());
-        let what = said("acquire", &key, &owner);
+        let what = command_text("acquire", &key, &owner);
         self.call(deadline, what, move |server, _, now| server.acquire(&key, &owner, ttl, now)).await
     }
 
     async fn renew(&self, claim: &Claim, deadline: Instant) -> Result<Extension, MasterError> {
         let (key, owner, ttl) = (claim.key().clone(), claim.owner().clone(), claim.ttl());
-        let what = said("renew", &key, &owner);
+        let what = command_text("renew", &key, &owner);
         self.call(deadline, what, move |server, _, now| server.renew(&key, &owner, ttl, now)).await
     }
 
     async fn seed(&self, claim: &Claim, deadline: Instant) -> Result<Extension, MasterError> {
         let (key, owner, ttl) = (claim.key().clone(), claim.owner().clone(), claim.ttl());
-        let what = said("seed", &key, &owner);
+        let what = command_text("seed", &key, &owner);
         self.call(deadline, what, move |server, _, now| server.seed(&key, &owner, ttl, now)).await
     }
 
     async fn release(&self, claim: &Claim, wake: bool, deadline: Instant) -> Result<ReleaseAnswer, MasterError> {
         let (key, owner) = (claim.key().clone(), claim.owner().clone());
-        let what = said("release", &key, &owner);
+        let what = command_text("release", &key, &owner);
         self.call(deadline, what, move |server, _, now| Ok(server.release(&key, &owner, wake, now))).await
     }
 
@@ -150,13 +150,13 @@ impl Master for SimMaster {
 
     async fn enqueue(&self, key: &LockKey, place: &Place, deadline: Instant) -> Result<Queued, MasterError> {
         let (key, place, waited) = (key.clone(), place.clone(), place.waited());
-        let what = queued("enqueue", &key, &place);
+        let what = queue_command_text("enqueue", &key, &place);
         self.call(deadline, what, move |server, _, now| Ok(server.enqueue(&key, &place, waited, now))).await
     }
 
     async fn dequeue(&self, key: &LockKey, place: &Place, deadline: Instant) -> Result<(), MasterError> {
         let (key, place) = (key.clone(), place.clone());
-        let what = queued("dequeue", &key, &place);
+        let what = queue_command_text("dequeue", &key, &place);
         self.call(deadline, what, move |server, _, now| {
             server.dequeue(&key, &place, now);
             Ok(())
@@ -173,7 +173,7 @@ impl Master for SimMaster {
         deadline: Instant,
     ) -> Result<(), MasterError> {
         let channel = key.channel(inbox);
-        // On the list before the server is asked: a connection that is made meanwhile listens for the whole list.
+        // On the list before the request: a connection that is made meanwhile listens for the whole list.
         let waiter = Waiter { channel: channel.clone(), index, wake };
         self.world.now().links[self.client][self.master].waiters.push(waiter);
         let what = || "subscribe".to_owned();
@@ -185,25 +185,26 @@ impl Master for SimMaster {
     }
 }
 
-/// What a trace says of a command.
-fn said(command: &'static str, key: &LockKey, owner: &Owner) -> impl FnOnce() -> String + Send + 'static {
+/// A command on an owner's key, for the trace.
+fn command_text(command: &'static str, key: &LockKey, owner: &Owner) -> impl FnOnce() -> String + Send + 'static {
     let (key, owner) = (key.clone(), owner.clone());
     move || format!("{command} {key} for {owner}")
 }
 
-fn queued(command: &'static str, key: &LockKey, place: &Place) -> impl FnOnce() -> String + Send + 'static {
+/// A command on the queue, for the trace.
+fn queue_command_text(command: &'static str, key: &LockKey, place: &Place) -> impl FnOnce() -> String + Send + 'static {
     let (key, place) = (key.clone(), place.name().to_owned());
     move || format!("{command} {key} for {place}")
 }
 
 /// A wall clock that is wrong and jumps, and the world's randomness.
 #[derive(Debug)]
-pub struct Surroundings {
+pub struct SimEnvironment {
     pub world: World,
     pub client: usize,
 }
 
-impl Environment for Surroundings {
+impl Environment for SimEnvironment {
     fn unix_micros(&self) -> u64 {
         self.world.disturb(self.client);
         let mut state = self.world.now();

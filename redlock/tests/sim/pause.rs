@@ -1,4 +1,4 @@
-//! Futures that are not polled: for a while, or never again.
+//! Futures that are not polled, for a while or ever again.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,8 +10,8 @@ use crate::plan::LONGEST_PAUSE;
 use crate::world::{State, World};
 
 impl State {
-    /// Whether a task is to be left alone at this poll, and until when.
-    fn leaves_alone(&mut self, client: usize) -> Option<Instant> {
+    /// Until when a task is paused at this poll, if it is.
+    fn pause_at_poll(&mut self, client: usize) -> Option<Instant> {
         let (now, stopped) = (Instant::now(), self.stopped[client]);
         if now < stopped {
             return Some(stopped);
@@ -21,12 +21,12 @@ impl State {
         }
         self.tally.pauses += 1;
         let pause = self.random.time(LONGEST_PAUSE);
-        self.note(now, || format!("a task of process {client} is left alone for {pause:?}"));
+        self.note(now, || format!("a task of process {client} pauses for {pause:?}"));
         Some(now + pause)
     }
 }
 
-/// A task of a process: left alone at random polls, whatever it waits for, and while its process is stopped.
+/// A task of a process: paused at random polls, whatever it waits for, and while its process is stopped.
 pub struct Task<F> {
     work: Pin<Box<F>>,
     world: World,
@@ -50,7 +50,7 @@ impl<F: Future> Future for Task<F> {
                 self.pause = None;
             }
             let client = self.client;
-            let until = self.world.now().leaves_alone(client);
+            let until = self.world.now().pause_at_poll(client);
             let Some(until) = until else {
                 self.world.disturb(client);
                 return self.work.as_mut().poll(context);
@@ -60,7 +60,7 @@ impl<F: Future> Future for Task<F> {
     }
 }
 
-/// A future that its caller drops after so many polls, in the midst of whatever it awaits.
+/// A future that its caller drops after a number of polls, whatever it then awaits.
 pub struct Dropped<F> {
     work: Option<Pin<Box<F>>>,
     polls: u64,

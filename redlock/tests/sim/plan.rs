@@ -1,25 +1,25 @@
-//! What a schedule is like: drawn from its seed, each time other kinds of faults together.
+//! The parameters of a schedule, drawn from its seed: each has another combination of faults.
 
 use std::time::Duration;
 
 use crate::random::Random;
 use crate::rules::{Rule, Rules};
 
-/// Longest lease that masters give. Times are those of a real deployment, a hundred times shorter.
+/// Longest lease that masters grant. All times are those of a real deployment, a hundred times shorter.
 pub const LONGEST_TTL: Duration = Duration::from_millis(200);
 /// Longest pause of a process, or of one of its tasks; some requests take as long.
 pub const LONGEST_PAUSE: Duration = Duration::from_millis(250);
-/// Between a master's crash and the process that votes again.
+/// Time from a master's crash until its next process is armed.
 pub const RESTART_DELAY: Duration = Duration::from_millis(210);
-/// Limit on a call.
+/// Call timeout.
 pub const CALL_TIMEOUT: Duration = Duration::from_millis(10);
-/// Calls in a row without an answer after which a connection is given up.
+/// Consecutive timeouts after which a connection is closed.
 pub const TIMEOUTS_UNTIL_BROKEN: u32 = 3;
 /// Bounds of the pause before a connection is made again.
 pub const BACKOFF: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(20));
-/// How long faults go on.
+/// How long there are faults.
 pub const FAULTS: Duration = Duration::from_millis(500);
-/// How long contenders ask again and again after that: meanwhile masters come back.
+/// How long contenders continue after the faults: meanwhile masters come back.
 pub const CALM: Duration = Duration::from_millis(300);
 /// Wall clocks differ by less than the restart delay.
 const WALL_CLOCKS: Duration = Duration::from_millis(200);
@@ -59,7 +59,7 @@ const ALL: [Fault; 9] = [
     Fault::ShutDown,
 ];
 
-/// What a schedule is like.
+/// The parameters of a schedule.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub rules: Rules,
@@ -72,11 +72,11 @@ pub struct Plan {
     pub faults: Vec<Fault>,
     /// Mean time between two faults.
     pub pace: Duration,
-    /// One in so many grants is followed at once by a fault.
+    /// One in this number of grants is followed at once by a fault.
     pub after_grant: u64,
-    /// One in so many calls, and polls, is where processes stop; 0 for none.
+    /// Processes stop at one in this number of calls and polls; 0 for none.
     pub pauses: u64,
-    /// What takes long, and what takes as long as a lease.
+    /// The delay of slow messages, and of the slowest.
     pub long_delay: Duration,
     pub longest_delay: Duration,
     /// By how much wall clocks differ.
@@ -112,8 +112,8 @@ impl Plan {
     }
 }
 
-/// How long a contender waits at most once nothing goes wrong any more, each other contender going first once: until it
-/// hears of a release, or a second at the latest.
+/// How long a contender waits at most when there are no faults any more: each other contender goes first once, and is
+/// followed after its release, or a second later at the latest.
 pub fn longest_wait(plan: &Plan) -> Duration {
     let others = u32::try_from(plan.clients * plan.contenders - 1).expect("a few");
     LONGEST_TTL + Duration::from_secs(1) * others

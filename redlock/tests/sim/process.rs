@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use redlock_engine::Client;
 
-use crate::master::{SimMaster, Surroundings};
+use crate::master::{SimEnvironment, SimMaster};
 use crate::plan::CALL_TIMEOUT;
 use crate::rules::Rule;
 use crate::world::World;
@@ -27,7 +27,7 @@ impl Process {
         self.client.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Shuts its client down, and has another from then on.
+    /// Shuts its client down and makes another.
     pub async fn shut_down(&self) {
         self.world.note(|| format!("process {} shuts its client down", self.number));
         self.client().shutdown().await;
@@ -40,9 +40,9 @@ fn connect(world: &World, client: usize) -> Client<SimMaster> {
         let state = world.now();
         (state.plan.masters, state.plan.rules)
     };
-    // Some know only the first and the last.
+    // Where clients know different masters, every second client knows only the first two.
     let known = |master: &usize| rules.broken != Some(Rule::SameMasters) || client.is_multiple_of(2) || *master < 2;
     let masters: Vec<_> =
         (0..masters).filter(known).map(|master| SimMaster::new(world.clone(), client, master)).collect();
-    Client::with_environment(masters, CALL_TIMEOUT, Arc::new(Surroundings { world: world.clone(), client }))
+    Client::with_environment(masters, CALL_TIMEOUT, Arc::new(SimEnvironment { world: world.clone(), client }))
 }

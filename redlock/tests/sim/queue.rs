@@ -1,4 +1,4 @@
-//! The queue that a server keeps of those who wait for a lock.
+//! The queue of a lock on a server.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use redlock_engine::master::{Place, QUEUE_LIFETIME};
 
-/// Those who wait, by priority, then by arrival on the server's clock.
+/// The waiters' places, by priority, then by arrival on the server's clock.
 #[derive(Default)]
 pub struct Queue {
     places: BTreeSet<(Reverse<i16>, Duration, Arc<str>)>,
@@ -15,14 +15,14 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Forgets all if nobody has entered for too long.
+    /// Clears the queue if nobody has entered for its lifetime.
     pub fn expire(&mut self, clock: Duration) {
         if clock >= self.ends {
             self.places.clear();
         }
     }
 
-    /// Enters one, or keeps its place. Answers how many wait before it.
+    /// Adds a waiter, or keeps its place. Returns how many are before it.
     pub fn enter(&mut self, place: &Place, waited: Duration, clock: Duration) -> usize {
         self.ends = clock + QUEUE_LIFETIME;
         if let Some(ahead) = self.places.iter().position(|(_, _, waiter)| **waiter == *place.name()) {

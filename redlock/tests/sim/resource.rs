@@ -1,4 +1,4 @@
-//! What a lock guards: something outside that refuses tokens smaller than the largest it has seen.
+//! The resource that a lock guards. It refuses tokens smaller than the largest that it has seen.
 
 use redlock_engine::Owner;
 
@@ -6,13 +6,13 @@ use redlock_engine::Owner;
 #[derive(Default)]
 pub struct Resource {
     largest: u64,
-    /// All whose writes were accepted, the latest last, each with its place in the order of grants.
+    /// Owners whose writes were accepted, the latest last, each with its position in the order of grants.
     writers: Vec<(String, u64)>,
 }
 
 impl Resource {
-    /// A write arrives. Answers whether it is accepted; the error is what must not be: a writer that comes back after
-    /// another, and where grants are `in_order`, one whose grant is older than the last writer's.
+    /// A write arrives. Returns whether it is accepted. The error is a violation: a writer that writes again after another,
+    /// or, where grants are `in_order`, a writer whose grant is older than the last writer's.
     pub fn write(&mut self, owner: &Owner, elected: u64, in_order: bool) -> Result<bool, String> {
         let (token, owner) = (owner.token().get(), owner.to_string());
         if token < self.largest {

@@ -1,15 +1,15 @@
-//! What the world must keep for the algorithm to hold. Each rule can be broken, to see that it is needed.
+//! The rules of the world on which the algorithm relies. Each can be broken, to show that it is needed.
 
 /// A rule of the world, or of what a master does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// A master that went away, or was flushed, votes again only after the restart delay.
+    /// A master that crashed or was flushed votes again only after the restart delay.
     RestartDelay,
-    /// No master gives a lease that is longer than the restart delay.
+    /// No master grants a lease that is longer than the restart delay.
     LongestTtl,
     /// Masters' clocks run as fast as holders' clocks, to within the drift.
     ClockRates,
-    /// Masters' clocks jump forward only where a majority of masters that did not jump holds what the jumped one forgets.
+    /// A master's clock jumps forward only if a majority of masters that do not jump have the keys that it loses.
     ClockJumps,
     /// Wall clocks of contenders agree to within the restart delay.
     WallClocks,
@@ -23,11 +23,11 @@ pub enum Rule {
     VotesOnTokens,
 }
 
-/// Which rule is broken, and what is checked nevertheless.
+/// Which rule is broken, and how much is checked then.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules {
     pub broken: Option<Rule>,
-    /// Two holders at once are tolerated: only what a resource that checks tokens accepts is looked at.
+    /// Two holders at once are tolerated: only the writes that a resource with token checks accepts are checked.
     pub guarded: bool,
 }
 

@@ -1,4 +1,4 @@
-//! One schedule: contenders while things go wrong and after that, all drawn from a seed.
+//! One schedule: contenders during faults and after them, all drawn from a seed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::world::{Tally, World};
 /// More simulated time than any schedule takes.
 const ENDLESS: Duration = Duration::from_secs(600);
 
-/// What a schedule came to.
+/// The result of a schedule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     pub counts: Counts,
@@ -55,7 +55,7 @@ async fn simulate(seed: u64, rules: Rules, trace: bool) -> Result<Report, String
             tasks.spawn(Task::new(world.clone(), process, contender.contend()));
         }
     }
-    tasks.spawn(faults::go_on(world.clone(), Arc::clone(&processes)));
+    tasks.spawn(faults::run(world.clone(), Arc::clone(&processes)));
     let all = async {
         while let Some(done) = tasks.join_next().await {
             done.map_err(|error| error.to_string())?;
@@ -63,7 +63,7 @@ async fn simulate(seed: u64, rules: Rules, trace: bool) -> Result<Report, String
         Ok::<_, String>(())
     };
     timeout(ENDLESS, all).await.map_err(|_| "a contender waits without end".to_owned())??;
-    // What was dropped or abandoned last ends by itself, also where a clock was set back.
+    // Leases that were dropped or abandoned last expire, also where a clock was set back.
     sleep(3 * LONGEST_TTL).await;
     time.abort();
     let counts = history.judge()?;

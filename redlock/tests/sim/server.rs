@@ -1,4 +1,4 @@
-//! One server: what it has in memory, on a clock of its own.
+//! One server: its memory, and a clock of its own.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::rules::Rule;
 /// A server's own wall clock, by which its keys expire.
 #[derive(Clone, Copy)]
 struct Clock {
-    /// What it showed at that instant.
+    /// The time that it showed at an instant.
     showed: (Duration, Instant),
     /// How fast it runs, in thousandths of true time.
     rate: u32,
@@ -38,8 +38,8 @@ pub struct Server {
     pub armed: bool,
     /// Channels that connections listen to.
     pub listeners: Vec<Listener>,
-    /// What was done since it was last looked at.
-    pub done: Vec<Done>,
+    /// Effects of commands that the world has not applied yet.
+    pub effects: Vec<Effect>,
     keys: BTreeMap<String, Entry>,
     fences: BTreeMap<String, u64>,
     queues: BTreeMap<String, Queue>,
@@ -48,10 +48,10 @@ pub struct Server {
     broken: Option<Rule>,
 }
 
-/// What a command did, for the world to know.
-pub enum Done {
-    /// Something was said on a channel.
-    Said { channel: String, news: News },
+/// An effect of a command, for the world to apply.
+pub enum Effect {
+    /// A message was published on a channel.
+    Published { channel: String, news: News },
     /// A vote was given.
     Voted { owner: String },
     /// A key was set: no holder can count on it beyond that instant.
@@ -64,24 +64,24 @@ pub struct Listener {
     pub of: Connection,
 }
 
-/// Whole milliseconds: what a server counts in. Up to one of a key's time to live is lost.
+/// Whole milliseconds, in which a server counts: a key's TTL loses up to one.
 pub fn whole(time: Duration) -> Duration {
     Duration::from_millis(u64::try_from(time.as_millis()).expect("a short time"))
 }
 
 impl Server {
-    /// An armed server whose clock runs at `rate` thousandths, that gives leases up to `longest`.
+    /// An armed server whose clock runs at `rate` thousandths, and which grants leases of up to `longest`.
     pub fn new(rate: u32, longest: Duration, broken: Option<Rule>) -> Self {
         // A clock can be set back by less than it shows.
         let clock = Clock { showed: (Duration::from_secs(3600), Instant::now()), rate };
-        let (keys, fences, queues, listeners, done) = Default::default();
+        let (keys, fences, queues, listeners, effects) = Default::default();
         Self {
             process: 1,
             life: 0,
             up: true,
             armed: true,
             listeners,
-            done,
+            effects,
             keys,
             fences,
             queues,
@@ -102,7 +102,7 @@ impl Server {
         self.clock.showed = (if forward { shows + by } else { shows.saturating_sub(by) }, now);
     }
 
-    /// Forgets all, the marker too.
+    /// Loses all keys and the marker.
     pub fn flush(&mut self) {
         self.keys.clear();
         self.fences.clear();
@@ -110,7 +110,7 @@ impl Server {
         self.armed = false;
     }
 
-    /// Another process, not armed, with what data there is.
+    /// Starts another process, not armed, with the data that is left.
     pub fn start(&mut self) {
         self.process += 1;
         (self.up, self.armed) = (true, false);
@@ -133,7 +133,7 @@ impl Server {
 
     fn set(&mut self, key: &str, owner: &str, ttl: Duration, now: Instant) {
         let ends = whole(self.clock_at(now)) + ttl;
-        self.done.push(Done::Set { owner: owner.to_owned(), proven: valid_until(now, ttl) });
+        self.effects.push(Effect::Set { owner: owner.to_owned(), proven: valid_until(now, ttl) });
         self.keys.insert(key.to_owned(), Entry { owner: owner.to_owned(), ends });
     }
 
@@ -161,7 +161,7 @@ impl Server {
 
     // === commands ===
 
-    /// Answers to SET NX, ZADD GT CH and GET of the marker, made into one as the engine's master does.
+    /// The answers to SET NX, ZADD GT CH and GET of the marker, combined as the engine's master does.
     pub fn acquire(&mut self, key: &LockKey, owner: &Owner, ttl: Duration, now: Instant) -> Result<Vote, MasterError> {
         let free = self.entry(key.redis_key(), now).is_none();
         if free {
@@ -178,7 +178,7 @@ impl Server {
         if !larger {
             return Ok(Vote::StaleToken);
         }
-        self.done.push(Done::Voted { owner: owner.to_string() });
+        self.effects.push(Effect::Voted { owner: owner.to_string() });
         Ok(Vote::Granted)
     }
 
@@ -227,7 +227,7 @@ impl Server {
             return ReleaseAnswer::Deleted;
         }
         let name = name.to_owned();
-        // A place ends with its inbox. One that nobody listens to is dead.
+        // A place ends with its inbox. A waiter that does not listen to its inbox is dead.
         let channel = |place: &str| format!("{name}#{}", place.rsplit(' ').next().unwrap_or_default());
         let next = loop {
             let Some(next) = self.queue(key, now).take_first() else { return ReleaseAnswer::Deleted };
@@ -237,8 +237,8 @@ impl Server {
         };
         let news = News::Released { token: owner.token(), next: (*next).into() };
         let second = self.queue(key, now).first();
-        for told in [Some(next), second].into_iter().flatten() {
-            self.done.push(Done::Said { channel: channel(&told), news: news.clone() });
+        for place in [Some(next), second].into_iter().flatten() {
+            self.effects.push(Effect::Published { channel: channel(&place), news: news.clone() });
         }
         ReleaseAnswer::HandedOn
     }

@@ -1,4 +1,4 @@
-//! The simulated world: servers, links and processes, and what happens to them in the order of its time.
+//! The simulated world: servers, links and processes, and events in the order of its time.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
@@ -18,18 +18,18 @@ use crate::random::Random;
 use crate::rules::Rule;
 use crate::server::Server;
 
-/// Something that happens at its time.
-pub type Happening = Box<dyn FnOnce(&mut State, Instant) + Send>;
+/// What happens at an event.
+pub type EventHandler = Box<dyn FnOnce(&mut State, Instant) + Send>;
 
 struct Event {
     at: Instant,
-    /// Of two at the same time the one that was planned first happens first.
+    /// Of two events at the same time the first planned happens first.
     order: u64,
-    happening: Happening,
+    handler: EventHandler,
 }
 
 impl Ord for Event {
-    // The earliest is the largest: a heap gives that first.
+    // The earliest is the largest: a heap returns that first.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.order).cmp(&(self.at, self.order))
     }
@@ -49,7 +49,7 @@ impl PartialEq for Event {
 
 impl Eq for Event {}
 
-/// How much of what happened; also tells two runs apart.
+/// Counts of events, by which two runs are also compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     pub events: u64,
@@ -70,28 +70,28 @@ pub struct State {
     pub servers: Vec<Server>,
     /// By client and master.
     pub links: Vec<Vec<Link>>,
-    /// Numbers of connections are never used again.
+    /// Number of the last connection: none is used twice.
     pub connections: u64,
     pub tally: Tally,
     /// Until when processes are stopped, by client.
     pub stopped: Vec<Instant>,
-    /// Whether faults have not ended yet.
+    /// Whether there are faults still.
     pub faulty: bool,
-    /// When they did.
+    /// When faults ended.
     pub healed: Option<Instant>,
     pub plan: Plan,
     /// Votes of owners so far.
     pub votes: HashMap<String, usize>,
     /// In which order owners had a majority.
     pub elected: HashMap<String, u64>,
-    /// Until when a holder may count on its grant, at the most, by owner.
+    /// Until when a holder may count on its grant at most, by owner.
     pub proven: HashMap<String, Instant>,
     trace: bool,
     events: BinaryHeap<Event>,
     orders: u64,
-    /// When the world is looked at again, unless it is told of something earlier.
+    /// When the next event is due, unless an earlier one is planned.
     alarm: Option<Instant>,
-    told: Option<Waker>,
+    waker: Option<Waker>,
 }
 
 /// A handle of the world. Cheap to clone.
@@ -109,55 +109,55 @@ impl fmt::Debug for World {
 }
 
 impl State {
-    /// Plans something.
-    pub fn at(&mut self, at: Instant, happening: impl FnOnce(&mut Self, Instant) + Send + 'static) {
+    /// Plans an event.
+    pub fn at(&mut self, at: Instant, handler: impl FnOnce(&mut Self, Instant) + Send + 'static) {
         self.orders += 1;
-        self.events.push(Event { at, order: self.orders, happening: Box::new(happening) });
+        self.events.push(Event { at, order: self.orders, handler: Box::new(handler) });
         if self.alarm.is_none_or(|alarm| at < alarm)
-            && let Some(told) = self.told.take()
+            && let Some(waker) = self.waker.take()
         {
-            told.wake();
+            waker.wake();
         }
     }
 
-    /// Plans something that a process must be running for.
+    /// Plans an event that waits until a process is not stopped.
     pub fn when_running(
         &mut self,
         client: usize,
         at: Instant,
-        happening: impl FnOnce(&mut Self, Instant) + Send + 'static,
+        handler: impl FnOnce(&mut Self, Instant) + Send + 'static,
     ) {
         self.at(at, move |state, now| {
             if now < state.stopped[client] {
-                state.when_running(client, state.stopped[client], happening);
+                state.when_running(client, state.stopped[client], handler);
             } else {
-                happening(state, now);
+                handler(state, now);
             }
         });
     }
 
-    /// Lets happen what is due.
+    /// Runs all events that are due.
     fn catch_up(&mut self, now: Instant) {
         while self.events.peek().is_some_and(|event| event.at <= now) {
             let Some(event) = self.events.pop() else { return };
             self.tally.events += 1;
             let when = u64::try_from((event.at - self.began).as_micros()).expect("a short time");
             self.tally.digest = (self.tally.digest ^ when).wrapping_mul(0x0100_0000_01b3).wrapping_add(event.order);
-            (event.happening)(self, event.at);
+            (event.handler)(self, event.at);
         }
     }
 
-    /// Notes something for whoever replays a schedule.
+    /// Prints a line of the trace, if a schedule is replayed.
     pub fn note(&self, at: Instant, what: impl FnOnce() -> String) {
         if self.trace {
             println!("{:>12.3?} {}", at - self.began, what());
         }
     }
 
-    /// Whether `master` may forget all its keys now: a majority of masters that stay hold them for as long as anybody may
-    /// count on them. (In the words of the algorithm: all of the others, not just enough, have the holder's key.)
+    /// Whether `master` may lose all its keys now: so many other masters have each of them, for as long as its holder may
+    /// count on it, that nobody else gets a majority.
     fn may_forget(&self, master: usize, now: Instant) -> bool {
-        // So many others must hold it that without them nobody else has a majority.
+        // Without so many masters nobody else has a majority.
         let needed = self.plan.masters - Quorum::of(self.plan.masters).votes_needed() + 1;
         self.servers[master].held(now).iter().all(|(key, owner)| {
             let proven = self.proven.get(owner).copied();
@@ -173,7 +173,7 @@ impl State {
         if forward && !anywhere && !self.may_forget(master, now) {
             return;
         }
-        self.note(now, || format!("n{master}'s clock jumps {by:?} {}", if forward { "forward" } else { "back" }));
+        self.note(now, || format!("m{master}'s clock jumps {by:?} {}", if forward { "forward" } else { "back" }));
         self.tally.jumps += 1;
         self.servers[master].set_clock(now, by, forward);
     }
@@ -218,19 +218,19 @@ impl World {
             events,
             orders: 0,
             alarm: None,
-            told: None,
+            waker: None,
         };
         Self { state: Arc::new(Mutex::new(state)), began, trace }
     }
 
-    /// The world as of now: what was due has happened.
+    /// The present world: all events that were due have happened.
     pub fn now(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.catch_up(Instant::now());
         state
     }
 
-    /// Lets everything happen at its time.
+    /// Runs all events at their time.
     pub async fn run(self) {
         let alarm = sleep_until(Instant::now());
         tokio::pin!(alarm);
@@ -238,7 +238,7 @@ impl World {
             loop {
                 let next = {
                     let mut state = self.now();
-                    state.told = Some(context.waker().clone());
+                    state.waker = Some(context.waker().clone());
                     state.alarm = state.events.peek().map(|event| event.at);
                     state.alarm
                 };
@@ -252,7 +252,7 @@ impl World {
         .await;
     }
 
-    /// Notes something for whoever replays a schedule.
+    /// Prints a line of the trace, if a schedule is replayed.
     pub fn note(&self, what: impl FnOnce() -> String) {
         if self.trace {
             self.now().note(Instant::now(), what);
@@ -269,13 +269,13 @@ impl World {
         self.draw(|random| random.time(bound))
     }
 
-    /// Somewhere in the code of a process: at times it is stopped there, and at times all processes are at once,
-    /// together with their timers.
+    /// A point in the code of a process: sometimes it is stopped there, and sometimes all processes are at once, together
+    /// with their timers.
     pub fn disturb(&self, client: usize) {
         let mut state = self.now();
         if let Some(pause) = state.disturb(client) {
             drop(state);
-            // The clock jumps at the first poll: in the midst of what runs now.
+            // The clock jumps at the first poll, while the present code runs.
             let _ = tokio::time::advance(pause).now_or_never();
         }
     }
@@ -290,7 +290,7 @@ impl State {
         self.stopped[client] = self.stopped[client].max(now + pause);
     }
 
-    /// Whether a process is to be stopped where it is, or all are: then for how long.
+    /// Sometimes stops a process here. Returns a pause if all processes are to stop.
     fn disturb(&mut self, client: usize) -> Option<Duration> {
         let rarely = self.plan.pauses;
         if !self.faulty || rarely == 0 || !self.random.once_in(rarely) {
