@@ -1,4 +1,4 @@
-//! What the layout of the sources promises and no compiler or rustfmt checks.
+//! Rules of the sources' layout that neither the compiler nor rustfmt checks.
 
 #![allow(clippy::expect_used)] // A file of the checkout that cannot be read is a failed test.
 
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// Folders with sources of ours.
 const FOLDERS: [&str; 3] = ["src", "tests", "redlock"];
-/// A file is read in one sitting: about 400 lines, and its last test may end.
+/// A file can be read in one sitting: about 400 lines, plus the rest of its last test.
 const MOST_LINES: usize = 420;
 
 fn sources() -> Vec<(PathBuf, String)> {
@@ -37,13 +37,13 @@ fn offenders(breaks: impl Fn(&str) -> bool) -> String {
 }
 
 #[test]
-fn every_source_file_opens_with_what_it_is_for() {
+fn every_source_file_opens_with_a_sentence_on_its_purpose() {
     let list = offenders(|text| !text.starts_with("//! "));
     assert!(list.is_empty(), "these files do not open with a `//!` sentence:{list}");
 }
 
 #[test]
-fn every_source_file_is_read_in_one_sitting() {
+fn every_source_file_can_be_read_in_one_sitting() {
     let list = offenders(|text| text.lines().count() > MOST_LINES);
     assert!(list.is_empty(), "these files have more than {MOST_LINES} lines, so more than one subject:{list}");
 }
@@ -63,7 +63,7 @@ fn imports_are_in_groups_of_std_then_other_crates_then_our_own_modules() {
     assert!(list.is_empty(), "FIX_IMPORTS=1 cargo test --test layout && cargo fmt sorts the imports of:{list}");
 }
 
-/// The text with each run of imports in groups, a blank line between them. Within a group the order stays.
+/// The text with each block of imports in groups, with a blank line between them. Within a group the order stays.
 fn with_grouped_imports(text: &str) -> String {
     let lines: Vec<_> = text.lines().collect();
     let modules: HashSet<_> = lines.iter().filter_map(|line| declared_module(line)).collect();
@@ -84,7 +84,7 @@ fn with_grouped_imports(text: &str) -> String {
             grouped.push(lines[at]);
             at += 1;
         } else {
-            // A blank line before the first import is not one between two groups.
+            // Keeps blank lines before the first import.
             grouped.extend(lines[at..after].iter().take_while(|line| line.is_empty()));
             let groups = groups.into_iter().filter(|group| !group.is_empty()).collect::<Vec<_>>();
             grouped.extend(groups.join(&""));
@@ -103,7 +103,7 @@ struct Import<'a> {
     root: &'a str,
 }
 
-/// The import that is next from this line on, but for blank lines.
+/// The import at this line, after any blank lines.
 fn import_at<'a>(lines: &[&'a str], at: usize) -> Option<Import<'a>> {
     let from = at + lines[at..].iter().take_while(|line| line.is_empty()).count();
     let is_above = |line: &str| line.starts_with("#[") || line.starts_with("// ");

@@ -1,7 +1,7 @@
-//! Inner loops of the engine, and what it allocates: no network, no Redis.
+//! Inner loops of the engine, and their allocations, without network and Redis.
 
 #![allow(missing_docs)] // A program, not a library.
-#![allow(clippy::expect_used)] // What does not work is not measured.
+#![allow(clippy::expect_used)] // Without what it measures the program ends.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -76,7 +76,7 @@ fn validity_of_a_grant(bencher: Bencher) {
     bencher.bench_local(|| valid_until(black_box(sent_at), black_box(Duration::from_secs(30))));
 }
 
-/// What the engine itself does for one lock taken and given back on N masters that answer at once.
+/// The engine's own work for one lock that is acquired and released on N masters that answer at once.
 #[divan::bench(args = [1, 3, 5, 7])]
 fn acquire_and_release(bencher: Bencher, masters: usize) {
     let runtime = runtime();
@@ -91,7 +91,7 @@ fn acquire_and_release(bencher: Bencher, masters: usize) {
     });
 }
 
-/// The same as one attempt that does not wait, for a lease that nobody renews.
+/// The same with one attempt that does not wait, for a lease without renewals.
 #[divan::bench(args = [5])]
 fn try_acquire_and_release(bencher: Bencher, masters: usize) {
     let runtime = runtime();
@@ -107,7 +107,7 @@ fn try_acquire_and_release(bencher: Bencher, masters: usize) {
     });
 }
 
-/// Whether a lease is held: what a holder asks before each act.
+/// Whether a lease is held, which a holder checks before each act.
 #[divan::bench]
 fn is_held(bencher: Bencher) {
     let runtime = runtime();
@@ -127,7 +127,7 @@ fn client(runtime: &Runtime, masters: usize) -> Client<MapMaster> {
     Client::new((0..masters).map(|_| MapMaster::default()), Duration::from_secs(1))
 }
 
-/// A master that is a map: it answers at once, so that what is left is the engine's own work.
+/// A master that is a map. It answers at once, so that only the engine's own work is measured.
 #[derive(Debug, Default)]
 struct MapMaster {
     held: Mutex<HashMap<LockKey, Owner>>,

@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use crate::harness::{install::CHART, output};
 
-/// The chart's objects with these values, or what helm complains of.
+/// The chart's objects with these values, or helm's error.
 async fn render(values: &[&str]) -> Result<Vec<Value>, String> {
-    // A helm that was not built by its makers takes the cluster to be older than any that the chart supports.
+    // A helm of another build assumes a cluster that is older than any that the chart supports.
     let fixed = ["template", "redlock-operator", CHART, "--namespace", "elsewhere", "--kube-version", "1.33.0"];
     let values = values.iter().flat_map(|value| ["--set", value]);
     let text = output("helm", &fixed.into_iter().chain(values).collect::<Vec<_>>()).await?;
@@ -54,7 +54,7 @@ async fn a_mistyped_value_is_refused_and_named() {
 }
 
 #[tokio::test]
-async fn rights_are_listed_one_by_one_and_secrets_are_neither_listed_nor_watched() {
+async fn permissions_are_listed_one_by_one_and_secrets_are_neither_listed_nor_watched() {
     let objects = render(&[]).await.unwrap();
     let roles: Vec<_> = of_kind(&objects, "ClusterRole").into_iter().chain(of_kind(&objects, "Role")).collect();
     assert_eq!(roles.len(), 2);
@@ -70,7 +70,7 @@ async fn rights_are_listed_one_by_one_and_secrets_are_neither_listed_nor_watched
         }
     }
     for binding in of_kind(&objects, "ClusterRoleBinding").into_iter().chain(of_kind(&objects, "RoleBinding")) {
-        assert_eq!(binding["subjects"][0]["namespace"], "elsewhere", "the release's namespace, whatever it is");
+        assert_eq!(binding["subjects"][0]["namespace"], "elsewhere", "the release's namespace");
     }
 }
 
@@ -95,7 +95,7 @@ async fn the_operator_runs_restricted_on_the_image_of_this_version() {
 }
 
 #[tokio::test]
-async fn values_reach_what_they_are_for() {
+async fn values_reach_their_objects() {
     let values = ["redis.image=registry.test/redis:8", "log.level=debug", "log.format=text", "image.repository=a/b"];
     let more = ["image.tag=c", "replicas=2", "priorityClassName=high", "nodeSelector.disk=ssd", "podLabels.team=x"];
     let objects = render(&[&values[..], &more].concat()).await.unwrap();
@@ -114,7 +114,7 @@ async fn values_reach_what_they_are_for() {
 }
 
 #[tokio::test]
-async fn the_definitions_are_kept_at_uninstall_and_can_be_left_out() {
+async fn the_crds_are_kept_at_uninstall_and_can_be_left_out() {
     let objects = render(&[]).await.unwrap();
     let crds = of_kind(&objects, "CustomResourceDefinition");
     let names: BTreeSet<_> = crds.iter().filter_map(|c| c["metadata"]["name"].as_str()).collect();

@@ -1,4 +1,4 @@
-//! The API server takes good objects, and refuses each kind of wrong one with a text that says what to do.
+//! The API server accepts valid objects, and refuses each kind of invalid object with a message that says what to do.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 
 use crate::harness::{Env, kubectl, objects, scenario, wait};
 
-/// What creates an object, and a part of the text that refuses it.
+/// The spec of an invalid object, and a part of the message that refuses it.
 type Wrong = (Value, &'static str);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_definitions_are_structural_established_and_those_of_this_code() {
+async fn the_crds_are_structural_established_and_those_of_this_code() {
     scenario("crds", async |env| {
         let all: Api<CustomResourceDefinition> = Api::all(env.client.clone());
         for (_, ours) in crds::all() {
@@ -29,7 +29,7 @@ async fn the_definitions_are_structural_established_and_those_of_this_code() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn good_objects_pass_and_are_listed_with_their_columns() {
+async fn valid_objects_are_accepted_and_listed_with_their_columns() {
     scenario("good", async |env| {
         for spec in [
             json!({"masters": 1}),
@@ -61,7 +61,7 @@ async fn good_objects_pass_and_are_listed_with_their_columns() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_rule_refuses_a_wrong_object_with_a_text_that_says_what_to_do() {
+async fn each_rule_refuses_an_invalid_object_with_a_message_that_says_what_to_do() {
     scenario("wrong", async |env| {
         let cluster = |more: Value| merged(json!({"masters": 3}), more);
         let clusters: [Wrong; 9] = [
@@ -105,7 +105,7 @@ async fn each_rule_refuses_a_wrong_object_with_a_text_that_says_what_to_do() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_changed_says_what_to_do_instead() {
+async fn an_immutable_field_says_what_to_do_instead() {
     scenario("immutable", async |env| {
         let spec = json!({"masters": 1, "maxTTL": "10s"});
         objects::create_cluster(env, spec).await;
@@ -139,13 +139,13 @@ fn api(env: &Env, kind: &str) -> Api<DynamicObject> {
     Api::namespaced_with(env.client.clone(), &env.namespace, &resource)
 }
 
-/// What the API server says to creating this, without keeping it.
+/// The API server's answer to the creation of this object, as a dry run.
 async fn create(env: &Env, kind: &str, name: &str, spec: &Value) -> Result<DynamicObject, Error> {
     let object: DynamicObject = objects::object(env, kind, name, spec);
     api(env, kind).create(&PostParams { dry_run: true, ..PostParams::default() }, &object).await
 }
 
-/// What the API server says to this change of spec, without keeping it.
+/// The API server's answer to this change of spec, as a dry run.
 async fn change(env: &Env, kind: &str, name: &str, spec: Value) -> Result<DynamicObject, Error> {
     let patch = Patch::Merge(json!({"spec": spec}));
     api(env, kind).patch(name, &PatchParams { dry_run: true, ..PatchParams::default() }, &patch).await

@@ -1,4 +1,4 @@
-//! Deleting never hangs: not a namespace with a held lock, nor a lock whose cluster is gone.
+//! A deletion never hangs: neither of a namespace with a held lock, nor of a lock whose cluster is gone.
 
 use std::time::Duration;
 

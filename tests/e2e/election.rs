@@ -1,4 +1,4 @@
-//! Pods elect a leader through their sidecars, as `examples/20-leader-election.yaml` shows it.
+//! Pods elect a leader by their sidecars, as in `examples/20-leader-election.yaml`.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::harness::agent::{self, Claim, Watch};
 use crate::harness::objects::{example, is_held, ready_cluster, ready_pods, redis_key};
 use crate::harness::probe::Probe;
 use crate::harness::redis::Masters;
-use crate::harness::{Env, LIMIT, install, scenario, scenario_that_disturbs_the_operator, wait};
+use crate::harness::{Env, PATIENCE, install, scenario, scenario_that_disturbs_the_operator, wait};
 
 /// Time to live of the example's leases.
 const TTL: Duration = Duration::from_secs(5);
@@ -23,12 +23,12 @@ const PODS: &str = "app=web";
 /// Masters of this module's clusters.
 const MASTERS: usize = 3;
 
-/// Kills what is called `redlock` in a pod that shares its process namespace; needs nothing but a shell.
+/// Kills the process `redlock` in a pod that shares its process namespace; needs only a shell.
 const KILL_SIDECAR: &str =
     r#"for p in /proc/[0-9]*; do read -r n <$p/comm && [ "$n" = redlock ] && kill -9 "${p#/proc/}"; done; true"#;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_pods_elect_one_leader_who_gives_the_lead_back_when_it_is_stopped() {
+async fn three_pods_elect_one_leader_which_releases_the_lock_when_it_is_stopped() {
     scenario("election", async |env| {
         let (masters, names) = three_pods(env).await;
         let pods: Api<Pod> = env.api();
@@ -38,7 +38,7 @@ async fn three_pods_elect_one_leader_who_gives_the_lead_back_when_it_is_stopped(
         for name in &names {
             let expected = if *name == leader.pod { 200 } else { 503 };
             assert_eq!(agent::get(&pods, name, agent::PORT, "/leader").await.unwrap().0, expected, "{name}");
-            // Once it has heard from a majority of the masters, which is when it knows of the leader.
+            // It knows the leader once a majority of the masters has answered it.
             knows_the_leader(&pods, name, &leader).await;
             assert_eq!(agent::get(&pods, name, agent::PORT, "/readyz").await.unwrap().0, 200, "{name} is ready");
         }
@@ -62,7 +62,7 @@ async fn three_pods_elect_one_leader_who_gives_the_lead_back_when_it_is_stopped(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_leader_is_followed_within_ttl_plus_two_seconds_with_a_larger_token() {
+async fn a_killed_leader_has_a_successor_within_ttl_plus_two_seconds_with_a_larger_token() {
     scenario("leader-killed", async |env| {
         let (_, names) = three_pods(env).await;
         let mut watch = Watch::start(&env.api(), names);
@@ -76,7 +76,7 @@ async fn a_killed_leader_is_followed_within_ttl_plus_two_seconds_with_a_larger_t
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_leader_is_followed_as_soon_while_no_operator_runs() {
+async fn a_killed_leader_has_a_successor_as_soon_while_no_operator_runs() {
     scenario_that_disturbs_the_operator("no-operator", async |env| {
         let (_, names) = three_pods(env).await;
         let mut watch = Watch::start(&env.api(), names);
@@ -99,19 +99,19 @@ async fn three_pods(env: &Env) -> (Masters, Vec<String>) {
             env.api().create(&PostParams::default(), &lock).await.unwrap();
             locks += 1;
         } else {
-            // The application can then kill its sidecar as a crash would end it: with no chance to release.
+            // So that the application can kill its sidecar, which then has no chance to release the lock.
             object["spec"]["template"]["spec"]["shareProcessNamespace"] = json!(true);
             let pods: Deployment = serde_json::from_value(object).unwrap();
             env.api().create(&PostParams::default(), &pods).await.unwrap();
         }
     }
     assert_eq!(locks, 1, "the example has one lock");
-    // The lock and the pods are there first, as with `kubectl apply -f examples/`: they wait for what they need.
+    // The lock and the pods come first, as with `kubectl apply -f examples/`: they wait for the cluster.
     let masters = ready_cluster(env, MASTERS).await;
     (masters, ready_pods(env, PODS, 3).await)
 }
 
-/// Kills the leader's sidecar and pod at once. Another leads within the TTL and two seconds.
+/// Kills the leader's sidecar and pod at once, and checks that another leads within the TTL and two seconds.
 async fn kill_and_follow(env: &Env, watch: &mut Watch, leader: &Claim) -> Claim {
     let pods: Api<Pod> = env.api();
     let in_app = AttachParams::default().container("web").stderr(false);
@@ -127,7 +127,7 @@ async fn kill_and_follow(env: &Env, watch: &mut Watch, leader: &Claim) -> Claim 
     next
 }
 
-/// The lock's status names this leader and its token.
+/// Waits until the lock's status names this leader and its token.
 async fn shown_in_status(env: &Env, leader: &Claim) {
     let locks: Api<DistributedLock> = env.api();
     let shows = |lock: &DistributedLock| {
@@ -139,7 +139,7 @@ async fn shown_in_status(env: &Env, leader: &Claim) {
     wait::until(&locks, "web-leader", &format!("led by {} with {}", leader.pod, leader.token), shows).await;
 }
 
-/// Each sidecar learns who leads, also those that do not.
+/// Waits until a sidecar knows the leader, also if it does not lead itself.
 async fn knows_the_leader(pods: &Api<Pod>, name: &str, leader: &Claim) {
     let begin = Instant::now();
     loop {
@@ -149,7 +149,7 @@ async fn knows_the_leader(pods: &Api<Pod>, name: &str, leader: &Claim) {
             assert_eq!(answer.claim().is_some(), name == leader.pod, "{answer:?}");
             return;
         }
-        assert!(begin.elapsed() < LIMIT, "{name} knows of {answer:?}, not of {leader:?}");
+        assert!(begin.elapsed() < PATIENCE, "{name} knows of {answer:?}, not of {leader:?}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }

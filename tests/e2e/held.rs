@@ -1,4 +1,4 @@
-//! A lock is held soon after it is asked for, kept, and shown as it is.
+//! A lock is held soon after it is created, renewed, and its status is true.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::harness::{scenario, wait};
 const TTL: Duration = Duration::from_secs(4);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_is_held_within_seconds_and_status_says_what_the_masters_say() {
+async fn a_lock_is_held_within_seconds_and_its_status_agrees_with_the_masters() {
     scenario("held", async |env| {
         let masters = ready_cluster(env, 5).await;
         let asked = tokio::time::Instant::now();
@@ -26,7 +26,7 @@ async fn a_lock_is_held_within_seconds_and_status_says_what_the_masters_say() {
         assert_eq!(status.holder.as_deref(), Some("job/report"));
         let (acquired, renewed) = (status.acquire_time.as_ref().unwrap().0, status.renew_time.as_ref().unwrap().0);
         assert!(acquired <= renewed, "{acquired} {renewed}");
-        // The token is a time: microseconds of when it was proposed.
+        // The token is the time at which it was proposed, in microseconds.
         let proposed = jiff::Timestamp::from_microsecond(token(&lock)).unwrap();
         assert!(proposed.duration_since(acquired).abs() < jiff::SignedDuration::from_secs(2), "{proposed} {acquired}");
         let validity: jiff::SignedDuration = status.validity.as_ref().unwrap().parse().unwrap();
@@ -78,7 +78,7 @@ async fn the_watchdog_resets_the_ttl_on_every_master_for_longer_than_three_ttls(
             l.status.as_ref().and_then(|s| s.renew_time.as_ref()).is_some_and(|t| t.0 > three_ttls_later)
         })
         .await;
-        // What counts is the masters' own view of that time, not only what status says of it.
+        // The masters' own answers count, not only the status.
         tokio::time::sleep_until(begin + TTL * 3).await;
         probe.catch_up(&[0, 1, 2]).await;
         let record = probe.finish();

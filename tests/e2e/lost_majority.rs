@@ -1,4 +1,4 @@
-//! A majority of masters is lost: the holder is told, nobody is granted the lock too early, then somebody is.
+//! A majority of masters is lost: the holder is told, and nobody is granted the lock before the restart delay is over.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ async fn with_three_of_five_masters_killed_the_holder_is_told_and_nobody_is_gran
         let locks: Api<DistributedLock> = env.api();
         let told = wait::until(&locks, "report", "told lost", |l| !is_held(l)).await;
         let took = killed.elapsed();
-        // The holder knows by its own clock; this is when the API showed it, on a machine that may be busy.
+        // The holder knows by its own clock. The API shows it later, on a machine that may be busy.
         assert!(took < TTL + Duration::from_secs(4), "told only after {took:?}");
         let why = condition(&told, "Held").expect("a condition Held");
         assert_ne!(why.status, "True", "{}: {}", why.reason, why.message);
@@ -65,7 +65,7 @@ async fn with_three_of_five_masters_killed_the_holder_is_told_and_nobody_is_gran
     .await;
 }
 
-/// When the first of the lost masters may return, once all of them are known to be gone.
+/// When the first of the lost masters may return. Waits until all of them are known to be lost.
 async fn earliest_return(env: &Env, names: &[String], before: Timestamp) -> Timestamp {
     let clusters: Api<RedisLockCluster> = env.api();
     let rows = |c: &RedisLockCluster| -> Vec<Timestamp> {

@@ -1,4 +1,4 @@
-//! A minority of masters is lost: locks are kept, and a lost master stays away until it can do no harm.
+//! A minority of masters is lost: leases stay held, and a lost master is quarantined for its restart delay.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::harness::redis::Masters;
 use crate::harness::{Env, clocks_apart, scenario, wait};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_one_then_two_of_five_masters_killed_the_lock_is_kept_and_they_return_not_before_their_delay() {
+async fn with_one_then_two_of_five_masters_killed_the_lease_stays_held_and_they_return_after_their_delay() {
     scenario("two-killed", async |env| {
         let masters = ready_cluster(env, 5).await;
         create_lock(env, "holder", "report", "job/holder", "4s").await;
@@ -57,7 +57,7 @@ async fn with_one_then_two_of_five_masters_killed_the_lock_is_kept_and_they_retu
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flushed_master_is_kept_out_for_its_delay() {
+async fn a_flushed_master_is_quarantined_for_its_delay() {
     scenario("flushed", async |env| {
         let masters = ready_cluster(env, 3).await;
         create_lock(env, "holder", "report", "job/holder", "4s").await;
@@ -77,7 +77,7 @@ async fn a_flushed_master_is_kept_out_for_its_delay() {
         record.assert_always_owned(&[1, 2], &owner(&lock));
         let out_until = flushed + (RESTART_DELAY - clocks_apart());
         for (sighting, said) in record.of(0).filter(|(s, _)| s.sent > flushed && s.received < out_until) {
-            assert_eq!(said, None, "a master that is kept out has no vote to give: {sighting:?}");
+            assert_eq!(said, None, "a quarantined master has no key: {sighting:?}");
         }
     })
     .await;
@@ -93,14 +93,14 @@ async fn on_all_masters(env: &Env, name: &str, votes: &str) -> DistributedLock {
     wait::until(&locks, name, &format!("held on {votes}"), on_all).await
 }
 
-/// Ends the server process of a master, which closes the connection on which it is told so.
+/// Ends the server process of a master, which closes the connection of the command.
 async fn stop_server(masters: &Masters, index: usize) {
     let mut connection = masters.connect(index).await.unwrap();
     let answer = connection.command::<()>(&["SHUTDOWN", "NOSAVE", "NOW", "FORCE"]).await;
     assert!(answer.is_err(), "a server that ends does not answer");
 }
 
-/// The master's row once it is kept out. It says until when, and that is the delay after it went away.
+/// Waits until a master is quarantined, and returns its row, which must say until when: the restart delay after the loss.
 async fn quarantined(env: &Env, name: &str, before: Timestamp) -> MasterStatus {
     let clusters: Api<RedisLockCluster> = env.api();
     let is_out = |c: &RedisLockCluster| master_state(c, name) == Some(MasterState::Quarantined);
@@ -114,7 +114,7 @@ async fn quarantined(env: &Env, name: &str, before: Timestamp) -> MasterStatus {
     row
 }
 
-/// Waits until the master votes again, which is not before its row said.
+/// Waits until the master is armed again, which must not be before the time in its row.
 async fn returned(env: &Env, row: &MasterStatus) {
     let clusters: Api<RedisLockCluster> = env.api();
     let armed = |c: &RedisLockCluster| master_state(c, &row.name) == Some(MasterState::Armed);

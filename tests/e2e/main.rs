@@ -1,9 +1,9 @@
-//! Promises of the operator, proven on a real Kubernetes with real Redis servers.
+//! The operator's promises, on a real Kubernetes cluster with real Redis servers.
 //!
-//! `make e2e` brings both up and runs this. A module is a subject, a function a promise. Each scenario has a namespace and
-//! a cluster of its own; those that disturb the operator run alone.
+//! `make e2e` starts both and runs this. Each module has one subject, each function tests one promise. Each scenario has a
+//! namespace and a cluster of its own. Scenarios that disturb the operator run alone.
 
-// A panic is how a test fails, and a scenario's future is polled in one place only.
+// A test fails by a panic, and a scenario's future is polled in one place only.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::large_futures)]
 // Durations of constants: a difference below zero fails the test.
 #![allow(clippy::unchecked_time_subtraction)]

@@ -1,4 +1,4 @@
-//! The operator is killed: what it holds is kept by the next one.
+//! The operator is killed: the next one renews the leases that it held.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::harness::probe::Probe;
 use crate::harness::{install, scenario_that_disturbs_the_operator, wait};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_the_operator_killed_a_lock_is_kept_with_the_same_token() {
+async fn with_the_operator_killed_a_lease_stays_held_with_the_same_token() {
     scenario_that_disturbs_the_operator("operator-killed", async |env| {
         let masters = ready_cluster_for_long_leases(env, 3).await;
         create_lock(env, "report", "report", "job/report", "20s").await;
@@ -26,17 +26,17 @@ async fn with_the_operator_killed_a_lock_is_kept_with_the_same_token() {
         for pod in install::operator_pods().await {
             operators.delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await.unwrap();
         }
-        install::wait_until_one_decides().await;
+        install::wait_until_one_leads().await;
 
-        // Status is written by the operator that decides: a renewal after it began to is one of the new process.
-        let decides = Timestamp::now();
+        // The operator that leads writes the status: a renewal after it began to lead is the new process's.
+        let leads = Timestamp::now();
         let locks: Api<DistributedLock> = env.api();
         let kept = wait::until(&locks, "report", "renewed by the next operator", |l| {
             let renewed = l.status.as_ref().and_then(|s| s.renew_time.as_ref());
-            is_held(l) && renewed.is_some_and(|t| t.0 > decides)
+            is_held(l) && renewed.is_some_and(|t| t.0 > leads)
         })
         .await;
-        // Longer than the TTL after the kill, so that nothing of the first process is left.
+        // Longer after the kill than the TTL, so that no key of the first process is left.
         let later = tokio::time::Instant::now()
             + Duration::from_secs(21).saturating_sub(Timestamp::now().duration_since(killed).unsigned_abs());
         tokio::time::sleep_until(later).await;

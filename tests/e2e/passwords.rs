@@ -42,12 +42,12 @@ async fn no_password_is_in_argv_environment_logs_events_status_or_metrics() {
             }
         }
         if existing_cluster() {
-            eprintln!("the processes of a cluster on other machines cannot be looked at from here");
+            eprintln!("the processes of a cluster on other machines cannot be read from here");
         } else {
             let processes = processes();
             let servers = processes.iter().filter(|(_, argv, _)| argv.contains("redis-server")).count();
             let sidecars = processes.iter().filter(|(_, argv, _)| argv.contains("--lock=web-leader")).count();
-            assert!(servers >= 1 && sidecars >= 3, "{servers} servers and {sidecars} sidecars are looked at");
+            assert!(servers >= 1 && sidecars >= 3, "{servers} servers and {sidecars} sidecars are checked");
             for (pid, argv, environment) in &processes {
                 for (what, secret) in &secrets {
                     assert!(!argv.contains(secret.as_str()), "{what} is in the arguments of process {pid}");
@@ -59,7 +59,7 @@ async fn no_password_is_in_argv_environment_logs_events_status_or_metrics() {
     .await;
 }
 
-/// The root key and what follows from it. The clients' password is read where clients read it.
+/// The root key and the passwords that are derived from it. The clients' password is read from their Secret.
 async fn secrets(env: &Env) -> BTreeMap<&'static str, String> {
     let key = root_key(env, "main").await;
     let has_password = |s: &Secret| s.data.as_ref().is_some_and(|d| d.contains_key("password"));
@@ -73,7 +73,7 @@ async fn secrets(env: &Env) -> BTreeMap<&'static str, String> {
     ])
 }
 
-/// All that the cluster shows besides Secrets, each with where it is from.
+/// All texts of the cluster besides Secrets, each with its place.
 async fn everything_to_read(env: &Env) -> Vec<(String, String)> {
     let mut all = Vec::new();
     let kinds = "rlc,dlock,pods,services,configmaps,deployments,replicasets,events.events.k8s.io,leases";
@@ -106,7 +106,7 @@ async fn everything_to_read(env: &Env) -> Vec<(String, String)> {
     all
 }
 
-/// Every process of this machine, those in containers among them: pid, arguments and environment.
+/// Every process of this machine, also in containers: pid, arguments and environment.
 fn processes() -> Vec<(String, String, String)> {
     let read = |pid: &str, file: &str| {
         let bytes = std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! An object that cannot be carried out says why, and whoever has a name already keeps it.
+//! An object that cannot be reconciled says why, and existing objects of others are not touched.
 
 use k8s_openapi::api::core::v1::{Secret, Service};
 use kube::api::PostParams;
@@ -50,7 +50,10 @@ async fn a_cluster_admits_only_the_namespaces_that_it_names() {
             let message = invalid::<DistributedLock>(stranger, "outside", None).await;
             assert!(message.contains("allowedNamespaces"), "{message}");
             let secrets: Api<Secret> = stranger.api();
-            assert!(secrets.get_opt("main-client").await.unwrap().is_none(), "no credentials for who is not admitted");
+            assert!(
+                secrets.get_opt("main-client").await.unwrap().is_none(),
+                "no credentials for a namespace that is not admitted"
+            );
         })
         .await;
     })
@@ -86,7 +89,7 @@ async fn a_secret_of_others_with_the_name_of_the_clients_is_not_touched() {
     .await;
 }
 
-/// What the condition `ConfigValid` says, once it is false.
+/// Waits until the condition `ConfigValid` is false, and returns its message.
 async fn invalid<K>(env: &Env, name: &str, reason: Option<&str>) -> String
 where
     K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()> + HasConditions,

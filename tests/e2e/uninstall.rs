@@ -1,4 +1,4 @@
-//! `helm uninstall` takes away the operator and nothing else; installing again goes on with what is there.
+//! `helm uninstall` removes the operator and nothing else; a new install adopts what is there.
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -12,7 +12,7 @@ use crate::harness::{install, kubectl, scenario_that_disturbs_the_operator, wait
 const CRDS: [&str; 2] = ["distributedlocks.redlock.dev", "redislockclusters.redlock.dev"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn uninstall_ends_clean_keeps_the_crds_and_a_new_install_adopts_everything() {
+async fn uninstall_removes_the_operator_alone_and_a_new_install_adopts_everything() {
     scenario_that_disturbs_the_operator("uninstall", async |env| {
         let masters = ready_cluster(env, 3).await;
         let locks: Api<DistributedLock> = env.api();

@@ -1,4 +1,4 @@
-//! Contenders for one key: one holds it, the others wait, and get it as soon as it is given back.
+//! Contenders for one lock: one holds it, the others wait, and get it as soon as it is released.
 
 use kube::Api;
 use kube::api::DeleteParams;
@@ -12,9 +12,9 @@ use crate::harness::probe::Probe;
 use crate::harness::{scenario, wait};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn delete_releases_at_once_on_all_masters_and_the_waiting_one_gets_the_lock() {
+async fn a_deletion_releases_at_once_on_all_masters_and_the_waiter_gets_the_lock() {
     scenario("handover", async |env| {
-        // The TTL is far longer than a release may take: what is gone early was deleted, not expired.
+        // The TTL is far longer than a release takes: a key that is gone early was deleted and did not expire.
         let masters = ready_cluster_for_long_leases(env, 5).await;
         let locks: Api<DistributedLock> = env.api();
         create_lock(env, "first", "report", "job/first", "60s").await;

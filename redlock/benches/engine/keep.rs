@@ -1,6 +1,6 @@
-//! What it costs to keep leases rather than to take them: many held by one process, or one by an idle one.
+//! The cost of renewing leases rather than acquiring them: many held by one process, or one by an idle process.
 
-// Counts become rates and shares: what a double rounds off does not show.
+// Counts become rates and shares: the rounding of a double does not show.
 #![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 
 use std::time::Duration;
@@ -15,22 +15,22 @@ use crate::masters;
 
 /// Acquisitions under way at a time.
 const CONCURRENCY: usize = 64;
-/// Between two looks at all leases.
-const LOOK: Duration = Duration::from_secs(1);
+/// Time between two checks of all leases.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// How many leases.
+/// How many leases the process holds.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Kept {
+pub enum LeaseCount {
     /// As many as `--clients` says.
     Many,
     One,
 }
 
-/// Takes the leases, keeps them for the window, and tells what that took.
-pub async fn run(kept: Kept, config: &Config, call_timeout: Duration) -> Value {
-    let (workload, count) = match kept {
-        Kept::Many => ("keep", config.clients),
-        Kept::One => ("idle-one", 1),
+/// Acquires the leases, holds them for the window, and returns what that cost.
+pub async fn run(count: LeaseCount, config: &Config, call_timeout: Duration) -> Value {
+    let (workload, count) = match count {
+        LeaseCount::Many => ("keep", config.clients),
+        LeaseCount::One => ("idle-one", 1),
     };
     masters::arm(&config.masters, config.ttl).await;
     let before_client = resident_kib();
@@ -41,14 +41,14 @@ pub async fn run(kept: Kept, config: &Config, call_timeout: Duration) -> Value {
         let client = &client;
         async move { client.acquire(&key, &options, Wait::Forever).await.expect("a free lock") }
     };
-    // The first acquisition connects, and brings the memory that all share.
+    // The first acquisition connects, and allocates the memory that all share.
     let first = acquire("first".to_owned()).await.release().await;
     assert_eq!(first, Released::Freed, "the masters do not work");
     let before_leases = resident_kib();
 
     let began = Instant::now();
     let leases: Vec<_> =
-        stream::iter((0..count).map(|i| acquire(format!("kept-{i}")))).buffer_unordered(CONCURRENCY).collect().await;
+        stream::iter((0..count).map(|i| acquire(format!("held-{i}")))).buffer_unordered(CONCURRENCY).collect().await;
     let taken_in = began.elapsed();
 
     tokio::time::sleep(Duration::from_secs_f64(config.warmup)).await;
@@ -56,14 +56,14 @@ pub async fn run(kept: Kept, config: &Config, call_timeout: Duration) -> Value {
     let renewed_before = renewals(&leases);
     let mut least = config.ttl;
     while from.elapsed().as_secs_f64() < config.seconds {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(CHECK_EVERY).await;
         least = leases.iter().map(Lease::validity).min().unwrap_or_default().min(least);
     }
     let (cpu, window) = (cpu_seconds() - cpu, from.elapsed().as_secs_f64());
     let renewed = renewals(&leases) - renewed_before;
     let resident = resident_kib();
     let lost = leases.iter().filter(|l| !l.is_held()).count();
-    // Each is due every third of the TTL; within the window, one more or less.
+    // Renewals are due every third of the TTL; in the window, one more or less.
     let due = (window / (config.ttl.as_secs_f64() / 3.0)).floor() as usize * count;
     stream::iter(leases.into_iter().map(Lease::release)).buffer_unordered(CONCURRENCY).collect::<Vec<_>>().await;
 

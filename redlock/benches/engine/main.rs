@@ -1,8 +1,8 @@
 //! The engine as a program that a benchmark's driver runs beside other libraries: the same flags, the same workloads, one
-//! JSON line. `hack/bench.sh` builds and runs it; `benches/peers/README.md` says what the flags and fields mean.
+//! JSON line. `hack/bench.sh` builds and runs it; `benches/peers/README.md` explains the flags and fields.
 
 #![allow(missing_docs)] // A program, not a library.
-#![allow(clippy::expect_used)] // What cannot be measured ends the program.
+#![allow(clippy::expect_used)] // Without what it measures the program ends.
 
 #[path = "../peers/rust/src/bench.rs"]
 mod bench;
@@ -15,25 +15,25 @@ use std::time::Duration;
 use redlock_engine::{Lease, LeaseOptions, LockKey, Released, Wait};
 
 use self::bench::{Bench, Client, Config};
-use self::keep::Kept;
+use self::keep::LeaseCount;
 
-/// What this program understands besides the common flags.
-struct Own {
+/// The flags of this program alone.
+struct OwnFlags {
     threads: usize,
     call_timeout: Duration,
-    /// One of our own workloads instead of a common one.
-    kept: Option<Kept>,
+    /// For the workloads of this program alone, how many leases it holds.
+    lease_count: Option<LeaseCount>,
 }
 
-impl Own {
+impl OwnFlags {
     /// Takes its flags out of `args`.
     fn take(args: &mut Vec<String>) -> Result<Self, String> {
-        let kept = match value_of(args, "--workload").as_deref() {
-            Some("keep") => Some(Kept::Many),
-            Some("idle-one") => Some(Kept::One),
+        let lease_count = match value_of(args, "--workload").as_deref() {
+            Some("keep") => Some(LeaseCount::Many),
+            Some("idle-one") => Some(LeaseCount::One),
             _ => None,
         };
-        if kept.is_some() {
+        if lease_count.is_some() {
             take(args, "--workload");
         }
         let number = |text: Option<String>, default: u64| match text {
@@ -45,7 +45,7 @@ impl Own {
         Ok(Self {
             threads: usize::try_from(threads).map_err(|e| e.to_string())?,
             call_timeout: Duration::from_millis(call_timeout),
-            kept,
+            lease_count,
         })
     }
 }
@@ -62,7 +62,7 @@ fn take(args: &mut Vec<String>, flag: &str) -> Option<String> {
     Some(value)
 }
 
-/// One client's end of the engine, as an application uses it: waits for ever, and a watchdog keeps what it got.
+/// A client of the engine, as an application uses it: it waits without a deadline, and a watchdog renews its lease.
 struct Contender {
     client: redlock_engine::Client,
     key: LockKey,
@@ -84,9 +84,9 @@ impl Client for Contender {
     }
 }
 
-async fn run(config: Config, own: &Own) -> serde_json::Value {
+async fn run(config: Config, own: &OwnFlags) -> serde_json::Value {
     masters::arm(&config.masters, config.ttl).await;
-    // Each instance stands for a process: connections, queue and clock of its own.
+    // Each instance stands for a process, with connections, a local queue and a clock of its own.
     let instances: Vec<_> = (0..config.instances).map(|_| masters::client(&config.masters, own.call_timeout)).collect();
     let clients = (0..config.clients)
         .map(|i| Contender {
@@ -96,7 +96,7 @@ async fn run(config: Config, own: &Own) -> serde_json::Value {
         })
         .collect();
     let note = format!(
-        "fencing on, armed marker required, watchdog at TTL/3, limit on a call {:?}, {} thread(s)",
+        "fencing on, armed marker required, watchdog at TTL/3, call timeout {:?}, {} thread(s)",
         own.call_timeout, own.threads
     );
     let masters = config.masters.len();
@@ -109,7 +109,7 @@ fn main() -> ExitCode {
         println!("needs Redis servers: hack/bench.sh runs it");
         return ExitCode::SUCCESS;
     }
-    let parsed = Own::take(&mut args).and_then(|own| Ok((own, Config::parse(args.into_iter())?)));
+    let parsed = OwnFlags::take(&mut args).and_then(|own| Ok((own, Config::parse(args.into_iter())?)));
     let (own, config) = match parsed {
         Ok(parsed) => parsed,
         Err(message) => {
@@ -123,13 +123,13 @@ fn main() -> ExitCode {
     }
     .expect("a runtime");
     let line = runtime.block_on(async {
-        match own.kept {
-            Some(kept) => keep::run(kept, &config, own.call_timeout).await,
+        match own.lease_count {
+            Some(count) => keep::run(count, &config, own.call_timeout).await,
             None => run(config, &own).await,
         }
     });
     println!("{line}");
-    // Clients that still wait for the lock must not keep the process.
+    // The process ends although clients still wait for the lock.
     runtime.shutdown_background();
     ExitCode::SUCCESS
 }

@@ -1,4 +1,4 @@
-//! The servers of a run, as masters of a `RedisLockCluster`: armed, and only then asked for votes.
+//! The servers of a run, as masters of a `RedisLockCluster`: armed before they are asked for votes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use redlock_engine::key::ARMED_KEY;
 use redlock_engine::{Address, Client, Credentials, Endpoint, Marker, RedisMaster, System};
 
-/// How long arming one master may take: a master that does not answer stays out.
+/// Timeout of arming one master: a master that does not answer is not armed.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Writes the marker of each server that answers, as the operator does.
@@ -26,7 +26,7 @@ async fn arm_one(master: &str, cap: Duration) -> redis::RedisResult<()> {
     redis::cmd("SET").arg(ARMED_KEY).arg(marker).query_async(&mut connection).await
 }
 
-/// A client of these masters, with a clock of its own, as a process of its own would have.
+/// A client of these masters with a clock of its own, as each process has one.
 pub fn client(masters: &[String], call_timeout: Duration) -> Client {
     let masters = masters.iter().map(|master| {
         let (host, port) = master.rsplit_once(':').expect("--masters host:port,...");

@@ -1,4 +1,4 @@
-//! Sidecars: what they answer, and whether ever two of them led.
+//! Sidecars: their answers, and a check that never two of them lead.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -12,16 +12,16 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::{LIMIT, forward};
+use super::{PATIENCE, forward};
 
 /// The port of a sidecar.
 pub const PORT: u16 = 4040;
 /// How often each sidecar is asked.
 const EVERY: Duration = Duration::from_millis(100);
-/// No sidecar takes longer.
-const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// Timeout of a sidecar's answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What `GET /` of a sidecar answers.
+/// A sidecar's answer to `GET /`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Answer {
@@ -32,7 +32,7 @@ pub struct Answer {
     pub own: String,
     /// Fencing token of the leader's grant.
     pub token: Option<u64>,
-    /// What is left of the sidecar's own lease, in milliseconds.
+    /// Validity of the sidecar's own lease, in milliseconds.
     pub valid_for_ms: Option<u64>,
 }
 
@@ -51,7 +51,7 @@ pub struct Claim {
     pub pod: String,
     /// The token of its grant.
     pub token: u64,
-    /// Before the question.
+    /// Before the request.
     pub sent: Instant,
     /// After the answer.
     pub received: Instant,
@@ -63,7 +63,7 @@ pub async fn get(pods: &Api<Pod>, pod: &str, port: u16, path: &str) -> Result<(u
         let mut stream = forward::connect(pods, pod, port).await?;
         exchange(&mut stream, pod, path, "close").await
     };
-    tokio::time::timeout(ANSWER_LIMIT, exchange).await.map_err(|_| format!("{pod}{path}: no answer in time"))?
+    tokio::time::timeout(ANSWER_TIMEOUT, exchange).await.map_err(|_| format!("{pod}{path}: no answer in time"))?
 }
 
 async fn exchange(stream: &mut forward::Forward, host: &str, path: &str, then: &str) -> Result<(u16, String), String> {
@@ -93,13 +93,13 @@ fn parse(bytes: &[u8]) -> Option<(u16, String)> {
     (body.len() >= length).then(|| (status, body[..length].to_owned()))
 }
 
-/// What the sidecar of `pod` answers now.
+/// The present answer of the sidecar of `pod`.
 pub async fn ask(pods: &Api<Pod>, pod: &str) -> Result<Answer, String> {
     let (_, body) = get(pods, pod, PORT, "/").await?;
     serde_json::from_str(&body).map_err(|error| format!("{pod}: {error} in {body}"))
 }
 
-/// Asks all sidecars, over and over, until it is finished.
+/// Asks all sidecars again and again until it is finished.
 pub struct Watch {
     claims: Arc<Mutex<Vec<Claim>>>,
     pods: Api<Pod>,
@@ -114,7 +114,7 @@ impl Watch {
         watch
     }
 
-    /// Begins to ask one more, unless it is asked already.
+    /// Begins to ask another sidecar, unless it is asked already.
     fn add(&mut self, pod: String) {
         if self.tasks.contains_key(&pod) {
             return;
@@ -123,7 +123,7 @@ impl Watch {
         self.tasks.insert(pod, tokio::spawn(task));
     }
 
-    /// Waits for a claim that is as asked, of any pod with this label: one that replaces another may lead next.
+    /// Waits for a claim that is `wanted`, of any pod with this label: a pod that replaces another may lead next.
     pub async fn claim(&mut self, label: &str, what: &str, wanted: impl Fn(&Claim) -> bool) -> Claim {
         let begin = Instant::now();
         loop {
@@ -134,12 +134,12 @@ impl Watch {
             if let Some(claim) = self.claims.lock().unwrap().iter().find(|c| wanted(c)) {
                 return claim.clone();
             }
-            assert!(begin.elapsed() < LIMIT, "{what}: no such claim to lead in {LIMIT:?}");
+            assert!(begin.elapsed() < PATIENCE, "{what}: no such claim to lead in {PATIENCE:?}");
             tokio::time::sleep(EVERY / 2).await;
         }
     }
 
-    /// Ends it.
+    /// Ends the watch, and returns all claims.
     pub fn finish(self) -> Vec<Claim> {
         self.tasks.values().for_each(JoinHandle::abort);
         self.claims.lock().unwrap().clone()
@@ -151,7 +151,7 @@ async fn follow(pods: Api<Pod>, pod: String, claims: Arc<Mutex<Vec<Claim>>>) {
         if let Ok(mut stream) = forward::connect(&pods, &pod, PORT).await {
             loop {
                 let sent = Instant::now();
-                let asked = tokio::time::timeout(ANSWER_LIMIT, exchange(&mut stream, &pod, "/", "keep-alive")).await;
+                let asked = tokio::time::timeout(ANSWER_TIMEOUT, exchange(&mut stream, &pod, "/", "keep-alive")).await;
                 let Ok(Ok((_, body))) = asked else { break };
                 let answer: Answer = serde_json::from_str(&body).expect("an answer of a sidecar");
                 if let Some(token) = answer.claim() {
@@ -165,9 +165,9 @@ async fn follow(pods: Api<Pod>, pod: String, claims: Arc<Mutex<Vec<Claim>>>) {
     }
 }
 
-/// Nobody claims to lead after another has done so with a larger token, and no token is claimed by two.
+/// Checks that nobody claims to lead after another has with a larger token, and that no token is claimed by two.
 ///
-/// A claim was made at some time between question and answer, so only what surely came later counts as later.
+/// A claim was made at some time between request and answer, so only a claim that certainly came later counts as later.
 pub fn assert_one_leader_at_a_time(claims: &[Claim]) {
     let mut owners: HashMap<u64, &str> = HashMap::new();
     for claim in claims {

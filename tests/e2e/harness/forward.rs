@@ -9,7 +9,7 @@ use kube::Api;
 use kube::api::Portforwarder;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 
-/// A stream to a port of a pod. Dropped, the connection ends.
+/// A stream to a port of a pod. The connection ends when it is dropped.
 pub struct Forward {
     stream: DuplexStream,
     task: Portforwarder,

@@ -10,7 +10,7 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 use tokio::sync::OnceCell;
 
-use super::{LABEL, LIMIT, client, existing_cluster, output, wait};
+use super::{LABEL, PATIENCE, client, existing_cluster, output, wait};
 
 /// Namespace of the operator.
 pub const NAMESPACE: &str = "redlock-system";
@@ -18,7 +18,7 @@ pub const NAMESPACE: &str = "redlock-system";
 pub const RELEASE: &str = "redlock-operator";
 /// The chart under test.
 pub const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/redlock-operator");
-/// The Lease by which one operator decides.
+/// The Lease of the operator that leads.
 const LEASE: &str = "redlock-operator";
 /// The operator's pods.
 const SELECTOR: &str = "app.kubernetes.io/name=redlock-operator";
@@ -32,7 +32,7 @@ pub fn operator_image() -> String {
 
 /// Image of the Redis masters; empty for the operator's default.
 fn redis_image() -> String {
-    // Nothing can be pulled on the local cluster; it brings this one along.
+    // The local cluster cannot pull images; this one is part of it.
     let local = if existing_cluster() { "" } else { "localhost/redis:dev" };
     given("E2E_REDIS_IMAGE").unwrap_or_else(|| local.to_owned())
 }
@@ -41,7 +41,7 @@ fn given(variable: &str) -> Option<String> {
     std::env::var(variable).ok().filter(|value| !value.is_empty())
 }
 
-/// Installs the chart, once in this process, after clearing what an interrupted run left.
+/// Installs the chart, once in this process, and deletes what an interrupted run left.
 pub async fn ready_once() {
     READY
         .get_or_init(|| async {
@@ -56,10 +56,10 @@ pub async fn ready_once() {
         .await;
 }
 
-/// Installs the chart if it is not, runs one operator, and waits until it is ready and decides.
+/// Installs the chart if it is not installed, runs one operator, and waits until it is ready and leads.
 pub async fn make_ready() {
     helm_install().await.unwrap();
-    wait_until_one_decides().await;
+    wait_until_one_leads().await;
 }
 
 async fn create_own_namespace() {
@@ -92,30 +92,30 @@ pub async fn operator_pods() -> Vec<Pod> {
     pods.list(&ListParams::default().labels(SELECTOR)).await.expect("list the operator's pods").items
 }
 
-/// Waits until the Lease names a pod that exists. Until then the operator only keeps what is held.
-pub async fn wait_until_one_decides() {
+/// Waits until the Lease names a pod that exists. Until then the operator only renews held leases.
+pub async fn wait_until_one_leads() {
     let leases: Api<Lease> = Api::namespaced(client().await, NAMESPACE);
-    let deadline = tokio::time::Instant::now() + LIMIT;
+    let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
         let uids: Vec<_> = operator_pods().await.iter().filter_map(ResourceExt::uid).collect();
-        let decides = move |lease: &Lease| {
+        let leads = move |lease: &Lease| {
             let holder = lease.spec.as_ref().and_then(|s| s.holder_identity.as_deref()).unwrap_or_default();
             uids.iter().any(|uid| holder.contains(uid.as_str()))
         };
-        // The pods may be replaced meanwhile: look again from time to time.
-        if wait::until_within(Duration::from_secs(5), &leases, LEASE, decides).await.is_ok() {
+        // The pods may be replaced meanwhile: their list is read again from time to time.
+        if wait::until_within(Duration::from_secs(5), &leases, LEASE, leads).await.is_ok() {
             return;
         }
-        assert!(tokio::time::Instant::now() < deadline, "no operator decides after {LIMIT:?}");
+        assert!(tokio::time::Instant::now() < deadline, "no operator leads after {PATIENCE:?}");
     }
 }
 
-/// Runs so many operators, and waits until there are so many pods.
+/// Sets the number of operator pods, and waits until there are as many.
 pub async fn scale_operator(replicas: i32) {
     let deployments: Api<Deployment> = Api::namespaced(client().await, NAMESPACE);
     let scale = Patch::Merge(json!({"spec": {"replicas": replicas}}));
     deployments.patch_scale(RELEASE, &PatchParams::default(), &scale).await.expect("scale the operator");
-    let deadline = tokio::time::Instant::now() + LIMIT;
+    let deadline = tokio::time::Instant::now() + PATIENCE;
     let pods: Api<Pod> = Api::namespaced(client().await, NAMESPACE);
     if replicas == 0 {
         for pod in operator_pods().await {
@@ -123,7 +123,7 @@ pub async fn scale_operator(replicas: i32) {
         }
     }
     while operator_pods().await.len() != usize::try_from(replicas).unwrap() {
-        assert!(tokio::time::Instant::now() < deadline, "not {replicas} operator pods after {LIMIT:?}");
+        assert!(tokio::time::Instant::now() < deadline, "not {replicas} operator pods after {PATIENCE:?}");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }

@@ -1,13 +1,13 @@
-//! What every scenario needs: a namespace of its own, an operator that runs, and evidence when it fails.
+//! What every scenario needs: a namespace of its own, a running operator, and evidence when it fails.
 //!
 //! # Layout
 //! - [`install`]: the chart in the cluster, and the operator's pods
 //! - [`objects`]: the objects that scenarios create
-//! - [`wait`]: waiting for an object to be as it should
+//! - [`wait`]: waits until an object is as expected
 //! - [`forward`]: a stream to a port of a pod
-//! - [`redis`]: the masters of a cluster, asked directly
-//! - [`probe`]: who owned a key on each master, continuously
-//! - [`agent`]: sidecars, and whether ever two of them led
+//! - [`redis`]: direct connections to the masters of a cluster
+//! - [`probe`]: the owners of a key on each master over time
+//! - [`agent`]: sidecars, and a check that never two of them lead
 
 pub mod agent;
 pub mod forward;
@@ -29,15 +29,15 @@ use serde_json::json;
 use tokio::process::Command;
 use tokio::sync::RwLock;
 
-/// When to give up on something that takes seconds: long, since it only decides how late a failure is told.
-pub const LIMIT: Duration = Duration::from_secs(120);
-/// On namespaces of scenarios, so that what an interrupted run left is found.
+/// How long a test waits for an event before it fails: long, because it only decides how late a failure is reported.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+/// Label of scenarios' namespaces, by which the leftovers of an interrupted run are found.
 pub const LABEL: &str = "redlock.dev/e2e";
 
 /// Scenarios that disturb the operator run alone; all others run beside each other.
 static OPERATOR: RwLock<()> = RwLock::const_new(());
 
-/// Where a scenario works.
+/// The environment of a scenario.
 pub struct Env {
     /// The API server.
     pub client: Client,
@@ -62,7 +62,7 @@ pub async fn scenario(name: &str, body: impl AsyncFnOnce(&Env)) {
     run(name, body).await;
 }
 
-/// Runs a scenario that may do to the operator whatever it likes. It is installed and ready again afterwards.
+/// Runs a scenario that may disturb the operator. The operator is installed and ready again afterwards.
 pub async fn scenario_that_disturbs_the_operator(name: &str, body: impl AsyncFnOnce(&Env)) {
     install::ready_once().await;
     let _alone = OPERATOR.write().await;
@@ -100,7 +100,7 @@ async fn run(name: &str, body: impl AsyncFnOnce(&Env)) {
 /// A client of the cluster that `KUBECONFIG` names. Each runtime needs its own: a client's tasks live on it.
 pub async fn client() -> Client {
     let mut config = Config::infer().await.expect("KUBECONFIG must name a cluster: run `make e2e`");
-    // A 503 of a pod behind the API server is an answer here.
+    // A pod's answer 503, which the API server forwards, is not to be retried.
     config.default_retry = false;
     Client::try_from(config).expect("a client of the cluster that KUBECONFIG names")
 }
@@ -117,7 +117,7 @@ async fn create_namespace(client: &Client, scenario: &str) -> String {
     name
 }
 
-/// What a person would look at first after a failure.
+/// What a person reads first after a failure.
 async fn evidence(namespace: &str) -> String {
     let operator = format!("deployment/{}", install::RELEASE);
     let mut all = String::new();
@@ -144,12 +144,12 @@ pub fn clocks_apart() -> Duration {
     if existing_cluster() { Duration::from_secs(2) } else { Duration::ZERO }
 }
 
-/// What `kubectl` prints, or what it complains of.
+/// The output of `kubectl`, or its error.
 pub async fn kubectl(args: &[&str]) -> Result<String, String> {
     output("kubectl", args).await
 }
 
-/// What a program prints, or what it complains of.
+/// The output of a program, or its error.
 pub async fn output(program: &str, args: &[&str]) -> Result<String, String> {
     let output = Command::new(program).args(args).output().await.map_err(|e| format!("{program}: {e}"))?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

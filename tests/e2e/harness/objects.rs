@@ -13,18 +13,18 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::redis::Masters;
-use super::{Env, LIMIT, install, wait};
+use super::{Env, PATIENCE, install, wait};
 
-/// How long a master of a scenario's cluster stays away.
+/// Restart delay of a scenario's cluster.
 pub const RESTART_DELAY: std::time::Duration = std::time::Duration::from_secs(8);
 
-/// A cluster `main` of so many masters with short times; ready when this returns.
+/// Creates a cluster `main` with short times, and waits until it is ready.
 pub async fn ready_cluster(env: &Env, masters: usize) -> Masters {
     create_cluster(env, json!({"masters": masters, "maxTTL": "5s", "restartDelay": "8s"})).await;
     ready(env, masters).await
 }
 
-/// A cluster `main` of so many masters, for leases of up to a minute; ready when this returns.
+/// Creates a cluster `main` for leases of up to a minute, and waits until it is ready.
 pub async fn ready_cluster_for_long_leases(env: &Env, masters: usize) -> Masters {
     create_cluster(env, json!({"masters": masters, "maxTTL": "60s"})).await;
     ready(env, masters).await
@@ -32,7 +32,7 @@ pub async fn ready_cluster_for_long_leases(env: &Env, masters: usize) -> Masters
 
 /// Creates the cluster `main`.
 pub async fn create_cluster(env: &Env, mut spec: Value) {
-    // The default of 50 ms is right for a network; here five masters and a cluster share the cores of one machine.
+    // The default of 50 ms suits a network; here five masters and a cluster share the cores of one machine.
     spec["callTimeout"] = json!("250ms");
     spec["resources"] = json!({"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}});
     let cluster: RedisLockCluster = object(env, "RedisLockCluster", "main", &spec);
@@ -52,7 +52,7 @@ pub async fn create_lock(env: &Env, name: &str, key: &str, holder: &str, ttl: &s
     env.api().create(&PostParams::default(), &lock).await.expect("create the lock")
 }
 
-/// The lock once it is held, by whomever.
+/// Waits until the lock is held.
 pub async fn held(env: &Env, name: &str) -> DistributedLock {
     let locks: Api<DistributedLock> = env.api();
     wait::until(&locks, name, "held", is_held).await
@@ -107,7 +107,7 @@ impl HasConditions for RedisLockCluster {
     }
 }
 
-/// Where the master `name` stands.
+/// The state of the master `name`.
 pub fn master_state(cluster: &RedisLockCluster, name: &str) -> Option<MasterState> {
     let masters = &cluster.status.as_ref()?.masters;
     masters.iter().find(|n| n.name == name).map(|n| n.state)
@@ -138,7 +138,7 @@ pub fn example(env: &Env, file: &str) -> Vec<Value> {
     objects
 }
 
-/// The pods with a label, once there are so many and all are ready.
+/// Waits until there are `count` pods with a label and all are ready, and returns their names.
 pub async fn ready_pods(env: &Env, label: &str, count: usize) -> Vec<String> {
     let pods: Api<Pod> = env.api();
     let begin = tokio::time::Instant::now();
@@ -148,7 +148,7 @@ pub async fn ready_pods(env: &Env, label: &str, count: usize) -> Vec<String> {
         if ready.len() == count && all.items.len() == count {
             return ready;
         }
-        assert!(begin.elapsed() < LIMIT, "{} of {count} pods {label} are ready after {LIMIT:?}", ready.len());
+        assert!(begin.elapsed() < PATIENCE, "{} of {count} pods {label} are ready after {PATIENCE:?}", ready.len());
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     }
 }

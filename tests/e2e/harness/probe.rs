@@ -1,4 +1,4 @@
-//! Who owned a key on each master, continuously, while a scenario goes on.
+//! The owners of a key on each master over time, while a scenario runs.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,14 +12,14 @@ use super::redis::{Masters, Owned};
 /// How often each master is asked.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// One answer of one master. What it says was so at some time between `sent` and `received`.
+/// One answer of one master, which was true at some time between `sent` and `received`.
 #[derive(Clone, Debug)]
 pub struct Sighting {
     /// Which master.
     pub master: usize,
-    /// What it said of the key; an error where it could not be asked.
+    /// Its answer; an error if it could not be asked.
     pub said: Result<Option<Owned>, String>,
-    /// Before the question.
+    /// Before the request.
     pub sent: Instant,
     /// After the answer.
     pub received: Instant,
@@ -32,7 +32,7 @@ pub struct Probe {
     masters: usize,
 }
 
-/// What a [`Probe`] saw, in the order of the answers.
+/// All answers to a [`Probe`], in their order.
 pub struct Record {
     /// All answers.
     pub seen: Vec<Sighting>,
@@ -53,31 +53,30 @@ impl Probe {
         probe
     }
 
-    /// Waits until every master has said that it has the key for `owner`: one that did not vote is seeded at a renewal.
+    /// Waits until every master has had the key of `owner`: a master that did not vote is seeded at a renewal.
     pub async fn until_on_all(&self, owner: &str) {
         let begin = Instant::now();
         let has = |said: &Result<Option<Owned>, String>| {
             said.as_ref().is_ok_and(|o| o.as_ref().is_some_and(|o| o.owner == owner))
         };
         while !(0..self.masters).all(|m| self.seen.lock().unwrap().iter().any(|s| s.master == m && has(&s.said))) {
-            assert!(begin.elapsed() < super::LIMIT, "not every master has the key for {owner}");
+            assert!(begin.elapsed() < super::PATIENCE, "not every master has the key for {owner}");
             tokio::time::sleep(EVERY).await;
         }
     }
 
-    /// Waits until a question that is sent from now on is answered by each of these masters (that it cannot be asked is no
-    /// answer).
+    /// Waits until each of these masters has answered a request that is sent from now on.
     pub async fn catch_up(&self, masters: &[usize]) {
         let now = Instant::now();
         let fresh =
             |m: &usize| self.seen.lock().unwrap().iter().any(|s| s.master == *m && s.sent > now && s.said.is_ok());
         while !masters.iter().all(fresh) {
-            assert!(now.elapsed() < super::LIMIT, "masters {masters:?} do not answer the probe");
+            assert!(now.elapsed() < super::PATIENCE, "masters {masters:?} do not answer the probe");
             tokio::time::sleep(EVERY).await;
         }
     }
 
-    /// Ends it.
+    /// Ends the probe, and returns its answers.
     pub fn finish(self) -> Record {
         self.tasks.iter().for_each(JoinHandle::abort);
         let mut seen = std::mem::take(&mut *self.seen.lock().unwrap());
@@ -111,13 +110,13 @@ async fn follow(masters: Masters, master: usize, key: String, seen: Arc<Mutex<Ve
 }
 
 impl Record {
-    /// What one master said, where it could be asked.
+    /// The answers of one master, without errors.
     pub fn of(&self, master: usize) -> impl Iterator<Item = (&Sighting, Option<&Owned>)> {
         let of_master = self.seen.iter().filter(move |s| s.master == master);
         of_master.filter_map(|s| s.said.as_ref().ok().map(|said| (s, said.as_ref())))
     }
 
-    /// These masters had the key for `owner` in every answer.
+    /// Checks that these masters had the key of `owner` in every answer.
     pub fn assert_always_owned(&self, masters: &[usize], owner: &str) {
         for &master in masters {
             assert!(self.of(master).count() > 1, "master {master} hardly answered");
@@ -127,7 +126,7 @@ impl Record {
         }
     }
 
-    /// The key of `owner` was deleted on this master: it was gone before it can have expired.
+    /// Checks that the key of `owner` was deleted on this master: it was gone before it could expire.
     pub fn assert_deleted(&self, master: usize, owner: &str) {
         let answers: Vec<_> = self.of(master).collect();
         let last = answers.iter().rposition(|(_, said)| said.is_some_and(|o| o.owner == owner));
@@ -139,7 +138,7 @@ impl Record {
         assert!(after.received < expiry, "on master {master} the key may have expired: {before:?} {after:?}");
     }
 
-    /// Owners that had the key on a majority of the masters, in their order, each with when it was first seen to.
+    /// Owners that had the key on a majority of the masters, in their order, each with the time of the first sighting.
     pub fn majorities(&self) -> Vec<(Owner, Instant)> {
         let mut now: Vec<Option<&str>> = vec![None; self.masters];
         let mut all: Vec<(Owner, Instant)> = Vec::new();
@@ -147,7 +146,7 @@ impl Record {
             now[sighting.master] = sighting.said.as_ref().ok().and_then(|o| o.as_ref()).map(|o| o.owner.as_str());
             let Some(owner) = now[sighting.master] else { continue };
             let votes = now.iter().filter(|o| **o == Some(owner)).count();
-            let owner: Owner = owner.parse().expect("an owner of ours");
+            let owner: Owner = owner.parse().expect("an owner of the engine");
             if votes > self.masters / 2 && all.last().is_none_or(|(last, _)| *last != owner) {
                 all.push((owner, sighting.received));
             }
@@ -155,7 +154,7 @@ impl Record {
         all
     }
 
-    /// Each owner with a majority has a larger token than the one before: none came back, and none overtook.
+    /// Checks that each owner with a majority has a larger token than the owner before.
     pub fn assert_tokens_only_grow(&self) {
         let all = self.majorities();
         for pair in all.windows(2) {

@@ -1,4 +1,4 @@
-//! The masters of a cluster, asked directly, as the operator's user.
+//! Direct connections to the masters of a cluster, as the operator's user.
 
 use std::time::Duration;
 
@@ -30,17 +30,17 @@ pub struct Connection {
     driver: JoinHandle<()>,
 }
 
-/// What a master said of a key.
+/// A key on a master.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owned {
     /// The key's value.
     pub owner: String,
-    /// What is left of it on the master's clock.
+    /// The rest of its TTL on the master's clock.
     pub left: Duration,
 }
 
 impl Masters {
-    /// The masters of the cluster `name`, once the operator has made their credentials.
+    /// The masters of the cluster `name`, once the operator has created their credentials.
     pub async fn of(env: &Env, name: &str, count: usize) -> Self {
         let key = root_key(env, name).await;
         Self { pods: env.api(), cluster: name.to_owned(), password: password(&key, "operator"), count }
@@ -56,8 +56,8 @@ impl Masters {
         let name = self.pod(index);
         let stream = forward::connect(&self.pods, &name, 6379).await?;
         let login = RedisConnectionInfo::default().set_username("operator").set_password(&self.password);
-        let limits = AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(2)));
-        let connecting = MultiplexedConnection::new_with_config(&login, stream, limits);
+        let timeouts = AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(2)));
+        let connecting = MultiplexedConnection::new_with_config(&login, stream, timeouts);
         let (connection, driver) = tokio::time::timeout(Duration::from_secs(5), connecting)
             .await
             .map_err(|_| format!("{name}: no login in time"))?
@@ -65,7 +65,7 @@ impl Masters {
         Ok(Connection { connection, driver: tokio::spawn(driver) })
     }
 
-    /// What each master says of `key`; an error where it cannot be asked.
+    /// `key` on each master; an error if the master cannot be asked.
     pub async fn read(&self, key: &str) -> Vec<Result<Option<Owned>, String>> {
         let each = (0..self.count).map(|index| async move { self.connect(index).await?.read(key).await });
         futures::future::join_all(each).await
@@ -107,7 +107,7 @@ pub async fn root_key(env: &Env, name: &str) -> String {
     String::from_utf8(secret.data.unwrap()["key"].0.clone()).expect("a root key is text")
 }
 
-/// The password that follows from a root key for `purpose`.
+/// The password that is derived from a root key for `purpose`.
 pub fn password(key: &str, purpose: &str) -> String {
     let key = URL_SAFE_NO_PAD.decode(key).expect("a root key is base64url");
     let mut mac = Hmac::<Sha256>::new_from_slice(&key).expect("HMAC takes a key of any length");

@@ -1,4 +1,4 @@
-//! Waiting for an object to be as it should: by a watch, with a limit that only decides how late a failure is told.
+//! Waits until an object is as expected, by a watch, with a timeout that only decides how late a failure is reported.
 
 use std::fmt::Debug;
 use std::sync::Mutex;
@@ -9,26 +9,31 @@ use kube::{Api, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::LIMIT;
+use super::PATIENCE;
 
-/// The object once it exists and is as asked. Fails the test after [`LIMIT`], with the object as it was last.
+/// The object once it exists and is as expected. Fails the test after [`PATIENCE`], and prints the object's last state.
 pub async fn until<K>(api: &Api<K>, name: &str, what: &str, holds: impl Fn(&K) -> bool) -> K
 where
     K: Resource + Clone + Debug + Serialize + DeserializeOwned + Send + 'static,
 {
-    match until_within(LIMIT, api, name, holds).await {
+    match until_within(PATIENCE, api, name, holds).await {
         Ok(object) => object,
-        Err(last) => panic!("{name}: not {what} after {LIMIT:?}; it is\n{last}"),
+        Err(last) => panic!("{name}: not {what} after {PATIENCE:?}; it is\n{last}"),
     }
 }
 
-/// The object once it exists and is as asked, or after `limit` what it was last, as YAML.
-pub async fn until_within<K>(limit: Duration, api: &Api<K>, name: &str, holds: impl Fn(&K) -> bool) -> Result<K, String>
+/// The object once it exists and is as expected, or after `timeout` its last state, as YAML.
+pub async fn until_within<K>(
+    timeout: Duration,
+    api: &Api<K>,
+    name: &str,
+    holds: impl Fn(&K) -> bool,
+) -> Result<K, String>
 where
     K: Resource + Clone + Debug + Serialize + DeserializeOwned + Send + 'static,
 {
     let last = Mutex::new(None);
-    let found = watch(limit, api, name, |object: Option<&K>| {
+    let found = watch(timeout, api, name, |object: Option<&K>| {
         *last.lock().unwrap() = object.cloned();
         object.is_some_and(&holds)
     })
@@ -44,29 +49,29 @@ pub async fn gone<K>(api: &Api<K>, name: &str)
 where
     K: Resource + Clone + Debug + Serialize + DeserializeOwned + Send + 'static,
 {
-    gone_within(LIMIT, api, name).await;
+    gone_within(PATIENCE, api, name).await;
 }
 
-/// Waits until there is no such object, and fails the test after `limit`.
-pub async fn gone_within<K>(limit: Duration, api: &Api<K>, name: &str)
+/// Waits until there is no such object, and fails the test after `timeout`.
+pub async fn gone_within<K>(timeout: Duration, api: &Api<K>, name: &str)
 where
     K: Resource + Clone + Debug + Serialize + DeserializeOwned + Send + 'static,
 {
     let last = Mutex::new(None);
-    let found = watch(limit, api, name, |object: Option<&K>| {
+    let found = watch(timeout, api, name, |object: Option<&K>| {
         *last.lock().unwrap() = object.cloned();
         object.is_none()
     })
     .await;
     if found.is_none() {
         let last = last.lock().unwrap();
-        panic!("{name}: still there after {limit:?}:\n{}", serde_yaml::to_string(&*last).unwrap());
+        panic!("{name}: still there after {timeout:?}:\n{}", serde_yaml::to_string(&*last).unwrap());
     }
 }
 
-/// `None` after `limit`; otherwise what the condition was met by. A watch that breaks is begun again.
+/// The object that met the condition; `None` after `timeout`. A broken watch is started again.
 async fn watch<K>(
-    limit: Duration,
+    timeout: Duration,
     api: &Api<K>,
     name: &str,
     condition: impl Fn(Option<&K>) -> bool,
@@ -74,7 +79,7 @@ async fn watch<K>(
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    let deadline = tokio::time::Instant::now() + limit;
+    let deadline = tokio::time::Instant::now() + timeout;
     loop {
         match tokio::time::timeout_at(deadline, await_condition(api.clone(), name, &condition)).await {
             Err(_) => return None,
