@@ -31,12 +31,28 @@ struct ScheduleState {
     written: HashMap<String, Written>,
 }
 
-/// A status that this process wrote, and over which version of the object: until the store shows another version, this is
-/// what the API server has.
+/// A status that this process wrote: until the store shows the write, this is what the API server has.
 #[derive(Debug)]
 struct Written {
+    /// The version that was read before the write.
     over: Option<String>,
+    /// The version that the write made.
+    made: Option<String>,
     status: DistributedLockStatus,
+}
+
+impl Written {
+    /// Whether the store, which shows `version`, does not show the write yet.
+    ///
+    /// Between the version that was read and the one that the write made others may lie (the finalizer was added): they do
+    /// not show the write either. The API server counts versions up, so the two are compared as numbers where they are some.
+    fn is_ahead_of(&self, version: Option<&str>) -> bool {
+        let number = |version: Option<&str>| version.and_then(|v| v.parse::<u64>().ok());
+        match (number(version), number(self.made.as_deref())) {
+            (Some(shown), Some(made)) => shown < made,
+            _ => self.over.as_deref() == version,
+        }
+    }
 }
 
 impl StatusSchedule {
@@ -84,7 +100,7 @@ impl StatusSchedule {
         self.state().refreshes.deadline(uid)
     }
 
-    /// The status that the API server has: the `cached` one, or what this process wrote since over the same `version`.
+    /// The status that the API server has: the `cached` one, or what this process wrote that `version` does not show yet.
     pub(crate) fn current(
         &self,
         uid: &str,
@@ -92,23 +108,25 @@ impl StatusSchedule {
         cached: Option<&DistributedLockStatus>,
     ) -> DistributedLockStatus {
         match self.state().written.get(uid) {
-            Some(written) if written.over.as_deref() == version => written.status.clone(),
+            Some(written) if written.is_ahead_of(version) => written.status.clone(),
             _ => cached.cloned().unwrap_or_default(),
         }
     }
 
-    /// Records that `status` was written over `version`, and that it may show its times until `deadline`.
+    /// Records that `status` was written over the version `over`, which made the version `made`, and that it may show its
+    /// times until `deadline`.
     pub(crate) fn record_write(
         &self,
         subject: &Subject,
-        version: Option<String>,
+        over: Option<String>,
+        made: Option<String>,
         status: DistributedLockStatus,
         deadline: Option<Instant>,
     ) {
         let mut state = self.state();
         state.objects.entry(subject.uid.clone()).or_insert_with(|| subject.object_ref());
         state.refreshes.shows_until(&subject.uid, deadline);
-        state.written.insert(subject.uid.clone(), Written { over: version, status });
+        state.written.insert(subject.uid.clone(), Written { over, made, status });
         drop(state);
         self.wake.notify_one();
     }
@@ -167,5 +185,43 @@ impl StatusSchedule {
 
     fn state(&self) -> MutexGuard<'_, ScheduleState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::lock::LockPhase;
+    use crate::lock::fixtures;
+
+    fn status(phase: LockPhase) -> DistributedLockStatus {
+        DistributedLockStatus { phase: Some(phase), ..DistributedLockStatus::default() }
+    }
+
+    #[test]
+    fn what_was_written_counts_until_the_store_shows_it() {
+        let (schedule, _events) = StatusSchedule::new(20);
+        let subject = Subject::of(&fixtures::watched(fixtures::lock()));
+        let write = |over: &str, made: Option<&str>| {
+            let (over, made) = (Some(over.to_owned()), made.map(str::to_owned));
+            schedule.record_write(&subject, over, made, status(LockPhase::Held), None);
+        };
+        let phase = |version: &str, cached: Option<LockPhase>| {
+            schedule.current(&subject.uid, Some(version), cached.map(status).as_ref()).phase
+        };
+        write("100", Some("102"));
+        for (version, cached, expected) in [
+            ("100", None, Some(LockPhase::Held)),
+            ("101", None, Some(LockPhase::Held)),
+            ("102", Some(LockPhase::Held), Some(LockPhase::Held)),
+            ("103", Some(LockPhase::Lost), Some(LockPhase::Lost)),
+            ("99", None, Some(LockPhase::Held)),
+            ("1000", None, None),
+        ] {
+            assert_eq!(phase(version, cached), expected, "{version}");
+        }
+        write("a", Some("b"));
+        assert_eq!(phase("a", None), Some(LockPhase::Held), "versions that are no numbers: only what was written over");
+        assert_eq!(phase("b", None), None);
     }
 }

@@ -48,8 +48,9 @@ impl Reconciler {
         let guard = json!({"uid": subject.uid});
         let (namespace, name, status) = (&subject.namespace, &subject.name, &computed.status);
         match self.ctx.api.apply_status::<DistributedLock>(namespace, name, guard, status).await {
-            Ok(_) => {
-                schedule.record_write(subject, version, computed.status, computed.deadline);
+            Ok(written) => {
+                let made = written.metadata.resource_version;
+                schedule.record_write(subject, version, made, computed.status, computed.deadline);
                 Ok(())
             }
             Err(error) if error.category() == Category::NotFound => Ok(()),

@@ -75,7 +75,12 @@ fn default_answer(asked: &str, body: &Value) -> Answer {
         ("PATCH", LOCK) => found(json!({
             "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "nightly"},
         })),
-        ("PATCH", STATUS) => found(fixtures::lock()),
+        ("PATCH", STATUS) => {
+            // A write makes a new version, after that of the finalizer.
+            let mut written = fixtures::lock();
+            written.metadata.resource_version = Some("102".to_owned());
+            found(written)
+        }
         ("POST" | "PATCH", _) => Some((StatusCode::OK, body.clone())),
         (method, path) => panic!("unexpected: {method} {path}"),
     }
