@@ -200,6 +200,7 @@ pub mod marker;
 pub mod master;
 mod masters;
 pub mod owner;
+mod pending_releases;
 pub mod permissions;
 pub mod protocol;
 pub mod quorum;
@@ -208,6 +209,7 @@ pub mod redis_master;
 mod reentrant;
 mod release;
 pub mod validity;
+pub mod voters;
 mod wait;
 mod watchdog;
 

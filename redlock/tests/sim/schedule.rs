@@ -63,7 +63,7 @@ async fn simulate(seed: u64, rules: Rules, trace: bool) -> Result<Report, String
         Ok::<_, String>(())
     };
     timeout(ENDLESS, all).await.map_err(|_| "a contender waits without end".to_owned())??;
-    // What was dropped or abandoned last ends by itself, also where a clock was set back.
+    // What was dropped or abandoned last ends by itself, also where a clock was set back. A long lease is given back.
     sleep(3 * LONGEST_TTL).await;
     time.abort();
     let counts = history.judge()?;
