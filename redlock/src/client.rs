@@ -108,7 +108,7 @@ impl<M: Master> Client<M> {
     /// continue in the background. Masters that did not answer are asked again there, up to three times.
     pub async fn release(&self, key: &LockKey, owner: &Owner) -> Released {
         let claim = Arc::new(Claim::new(key.clone(), owner.clone(), Duration::ZERO));
-        release::release(&self.masters, &claim).await
+        release::release(&self.masters, &claim, Vec::new()).await
     }
 
     /// Shuts the client down, with all its clones, before the process ends. Waits and attempts end with

@@ -146,7 +146,8 @@ pub const QUEUE_LIFETIME: Duration = Duration::from_secs(5);
 ///
 /// Every call ends by `deadline`, at the latest with [`MasterError::Timeout`]. There is one exception: where this process
 /// itself was stopped meanwhile, the master gets the same time again. A call that timed out, or whose future is dropped,
-/// may or may not have been executed. Repeating it does no harm.
+/// may or may not have been executed. Repeating it does no harm. A call whose future is ready when it is first polled was
+/// not sent.
 pub trait Master: Send + Sync + 'static {
     /// Name of the master in errors and logs.
     fn name(&self) -> &str;

@@ -2,11 +2,10 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::stream::{FuturesUnordered, StreamExt as _};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
 use crate::claim::Claim;
 use crate::error::MasterError;
@@ -15,17 +14,18 @@ use crate::masters::{Answers, Masters};
 use crate::pending_releases::PendingRelease;
 use crate::protocol::release::{ReleaseTally, Released};
 
-/// Pauses before pending releases are sent to a master that is connected and did not confirm them.
-const PAUSES: [Duration; 4] =
-    [Duration::from_millis(20), Duration::from_millis(100), Duration::from_millis(500), Duration::from_secs(1)];
 /// Pending releases that are sent to a master at once.
 const BATCH: usize = 256;
 
 /// Releases a claim on all masters, and lets them tell the first contender in the queue. Ends as soon as a majority has
-/// answered.
-pub(crate) async fn release<M: Master>(masters: &Arc<Masters<M>>, claim: &Arc<Claim>) -> Released {
+/// answered. Of `doubtful` masters it is not known whether the claim has reached them.
+pub(crate) async fn release<M: Master>(
+    masters: &Arc<Masters<M>>,
+    claim: &Arc<Claim>,
+    doubtful: Vec<usize>,
+) -> Released {
     let answers = ask_release(masters, claim, 0..masters.count(), true);
-    let mut releasing = Releasing { masters, claim, wake: true, answers };
+    let mut releasing = Releasing { masters, claim, doubtful, wake: true, answers };
     let mut tally = ReleaseTally::new(masters.quorum());
     let released = loop {
         let Some(answer) = releasing.hear().await else { break Released::Unknown };
@@ -40,11 +40,13 @@ pub(crate) async fn release<M: Master>(masters: &Arc<Masters<M>>, claim: &Arc<Cl
 }
 
 /// Releases what these masters may have of a claim, in the background. The requests are on their way when this returns,
-/// so that a next attempt on the same connections comes after them.
+/// so that a next attempt on the same connections comes after them. Of `doubtful` masters it
+/// is not known whether the claim has reached them: it may still come where the release finds no key.
 pub(crate) fn release_in_background<M: Master>(
     masters: &Arc<Masters<M>>,
     claim: &Arc<Claim>,
     indexes: Vec<usize>,
+    doubtful: Vec<usize>,
     wake: bool,
 ) {
     // Outside a runtime (its shutdown drops leases) nothing can be sent: the keys expire.
@@ -52,7 +54,7 @@ pub(crate) fn release_in_background<M: Master>(
         return;
     }
     let answers = ask_release(masters, claim, indexes, wake);
-    let mut releasing = Releasing { masters, claim, wake, answers };
+    let mut releasing = Releasing { masters, claim, doubtful, wake, answers };
     // Takes the answers that are there at once; above all it sends the requests.
     while let Some(Some(_)) = releasing.hear().now_or_never() {}
 }
@@ -75,6 +77,8 @@ fn ask_release<M: Master, I: IntoIterator<Item = usize>>(
 struct Releasing<'a, M: Master, F: Future<Output = Heard> + Send + 'static> {
     masters: &'a Arc<Masters<M>>,
     claim: &'a Arc<Claim>,
+    /// Masters that the claim may still reach by a connection that has broken.
+    doubtful: Vec<usize>,
     wake: bool,
     answers: Answers<F>,
 }
@@ -86,7 +90,7 @@ impl<M: Master, F: Future<Output = Heard> + Send + 'static> Releasing<'_, M, F> 
     /// The next answer, `None` once all have answered.
     async fn hear(&mut self) -> Option<Option<ReleaseAnswer>> {
         let heard = self.answers.next().await?;
-        Some(usable(self.masters, self.claim, self.wake, heard))
+        Some(usable(self.masters, self.claim, &self.doubtful, self.wake, heard))
     }
 }
 
@@ -96,10 +100,10 @@ impl<M: Master, F: Future<Output = Heard> + Send + 'static> Drop for Releasing<'
             return;
         }
         let (masters, claim, wake) = (Arc::clone(self.masters), Arc::clone(self.claim), self.wake);
-        let mut answers = std::mem::take(&mut self.answers);
+        let (mut answers, doubtful) = (std::mem::take(&mut self.answers), std::mem::take(&mut self.doubtful));
         self.masters.spawn(async move {
             while let Some(heard) = answers.next().await {
-                usable(&masters, &claim, wake, heard);
+                usable(&masters, &claim, &doubtful, wake, heard);
             }
         });
     }
@@ -109,11 +113,17 @@ impl<M: Master, F: Future<Output = Heard> + Send + 'static> Drop for Releasing<'
 fn usable<M: Master>(
     masters: &Arc<Masters<M>>,
     claim: &Arc<Claim>,
+    doubtful: &[usize],
     wake: bool,
     (index, answer): Heard,
 ) -> Option<ReleaseAnswer> {
-    if answer.is_err() {
-        keep_pending(masters, index, PendingRelease::new(claim, wake, Instant::now()));
+    let release = || PendingRelease::new(claim, wake, Instant::now());
+    match &answer {
+        Ok(ReleaseAnswer::NotOwner) if doubtful.contains(&index) => {
+            keep_pending(masters, index, release().after_no_key(Instant::now()));
+        }
+        Ok(_) => {}
+        Err(_) => keep_pending(masters, index, release()),
     }
     answer.ok()
 }
@@ -135,37 +145,37 @@ fn keep_pending<M: Master>(masters: &Arc<Masters<M>>, index: usize, release: Pen
 /// has an owner of its own. So a late one finds its own key, or changes nothing of a later claim.
 async fn send_pending<M: Master>(masters: &Arc<Masters<M>>, index: usize) {
     let (master, pending) = (&masters.all()[index], &masters.pending_releases[index]);
-    let mut failures = 0;
-    while let Some(until) = pending.until(Instant::now()) {
-        let pause = PAUSES[failures.min(PAUSES.len() - 1)];
+    while let Some((due, end)) = pending.times(Instant::now()) {
         let is_last = tokio::select! {
             biased;
             () = masters.closing().cancelled() => true,
-            () = async { sleep(pause).await; master.reachable().await } => false,
-            () = sleep_until(until) => continue,
+            () = async { sleep_until(due).await; master.reachable().await } => false,
+            () = pending.added() => continue,
+            () = sleep_until(end) => continue,
         };
         let now = Instant::now();
-        let deadline = if is_last { masters.call_deadline(now) } else { masters.patient_deadline(now) };
+        let (batch, deadline) = if is_last {
+            (pending.take_all(now), masters.call_deadline(now))
+        } else {
+            (pending.take(BATCH, now), masters.patient_deadline(now))
+        };
         // Made together, they are written together.
-        let mut answers: FuturesUnordered<_> = pending
-            .take(if is_last { usize::MAX } else { BATCH }, now)
+        let mut answers: FuturesUnordered<_> = batch
             .into_iter()
             .map(async |release| {
                 let answer = master.release(&release.claim, release.wake, deadline).await;
                 (release, answer)
             })
             .collect();
-        let mut has_failed = false;
         while let Some((release, answer)) = answers.next().await {
-            if let Err(error) = answer {
-                // Without a connection the next one is waited for, and nothing else.
-                has_failed |= !matches!(error, MasterError::Unreachable(_));
-                pending.put_back(release);
+            match answer {
+                Ok(ReleaseAnswer::Deleted | ReleaseAnswer::HandedOn) => {}
+                Ok(ReleaseAnswer::NotOwner) => pending.put_back(release.after_no_key(Instant::now())),
+                Err(error) => pending.put_back(release.after_failure(&error, Instant::now())),
             }
         }
         if is_last {
             return pending.give_up();
         }
-        failures = if has_failed { failures + 1 } else { 0 };
     }
 }

@@ -107,10 +107,10 @@ impl Contender {
                     let needed = options.min_validity;
                     self.history.broken(format!("{} got {left:?}, and needs {needed:?}", lease.owner()));
                 }
-                self.note_wait(asked, key);
                 if way >= 2 {
                     self.note_taken(asked, key);
                 }
+                self.note_wait(asked, key);
                 Some(lease)
             }
             Err(error) => {
@@ -222,8 +222,8 @@ impl Contender {
                 Err(error) => return self.history.broken(format!("{} does not get {key}: {error}", self.identity)),
             }
         };
-        self.note_wait(asked, key);
         self.note_taken(asked, key);
+        self.note_wait(asked, key);
         self.history.granted(&lease);
         sleep(self.world.time(CALL_TIMEOUT)).await;
         let owner = lease.owner().to_string();

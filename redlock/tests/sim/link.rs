@@ -60,6 +60,8 @@ pub struct Link {
     last_arrival: Instant,
     last_reply: Instant,
     held_back: Vec<Happening>,
+    /// When what was held back arrives: what was sent after it does not overtake it.
+    arrives: Instant,
     member: Option<Member>,
     /// The right to the server's vote.
     admission: Option<Admission>,
@@ -84,6 +86,7 @@ impl Link {
             last_arrival: now,
             last_reply: now,
             held_back: Vec::new(),
+            arrives: now,
             member: None,
             admission: None,
             waiting: Vec::new(),
@@ -151,7 +154,10 @@ impl State {
 
     fn arrive(&mut self, of: Connection, now: Instant, request: Request) {
         let link = &mut self.links[of.client][of.master];
-        let current = link.connection == of.number;
+        let (current, arrives) = (link.connection == of.number, link.arrives);
+        if now < arrives {
+            return self.at(arrives, move |state, at| state.arrive(of, at, request));
+        }
         match link.requests {
             Path::Lost => link.torn |= current,
             Path::Held => link.held_back.push(Box::new(move |state, at| state.arrive(of, at, request))),
@@ -185,6 +191,7 @@ impl State {
         let delay = self.delay();
         let link = self.link(of);
         let current = link.connection == of.number;
+        let now = now.max(link.arrives);
         match link.replies {
             Path::Lost => link.torn |= current,
             Path::Held => link.held_back.push(Box::new(move |state, at| state.reply(of, at, arrives))),
@@ -343,7 +350,8 @@ impl State {
         }
         // In the order in which it was sent. What the other direction holds back is held back again.
         let at = now + self.delay();
-        self.links[client][master].last_arrival = self.links[client][master].last_arrival.max(at);
+        let link = &mut self.links[client][master];
+        (link.arrives, link.last_arrival) = (link.arrives.max(at), link.last_arrival.max(at));
         for happening in held_back {
             self.at(at, happening);
         }

@@ -13,7 +13,7 @@ pub const LONGEST_TTL: Duration = Duration::from_millis(200);
 pub const LONG_TTL: Duration = Duration::from_secs(30);
 /// How long a lock that somebody waits for may be free once no fault is left: a contender that heard nothing checks it
 /// within a second, and its attempt may split the votes with others once.
-pub const LONGEST_FREE: Duration = Duration::from_millis(1500);
+pub const LONGEST_FREE: Duration = Duration::from_millis(1200);
 /// Longest pause of a process, or of one of its tasks; some requests take as long.
 pub const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// Between a master's crash and the process that votes again.
