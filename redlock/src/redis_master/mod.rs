@@ -3,14 +3,22 @@
 //! # Connection
 //! It is made in the background, within a second, and carries the calls of all locks and the messages about their
 //! releases. It is closed when three calls in a row had no answer and nothing has arrived for three call timeouts. Calls
-//! then fail at once with [`MasterError::Unreachable`], and the engine reconnects after a pause of 100 ms to 2 s. Only the
-//! very first connection is waited for, until the call times out.
+//! then fail at once with [`MasterError::Unreachable`], and the engine reconnects after a pause of 100 ms to 1 s, or
+//! to 4 s where the server accepted connections and answered no call in time. Only the very first connection is waited
+//! for, until the call times out.
 //!
 //! # What a server must be
 //! Redis 6.2 or later (RESP3 and `ZADD GT`; the tests run on 7), or Valkey: a server on its own, without a replica that
-//! takes over, and with `maxmemory-policy noeviction`. The engine refuses replicas, servers that still load their data, and
-//! servers with another eviction policy. It does not check what they keep on disk. For a server that nobody arms, see
-//! [`Marker::Unused`].
+//! takes over, with `maxmemory-policy noeviction`, and able to run scripts. At each connection, and once a minute on it,
+//! the engine refuses replicas, sentinels, servers in cluster mode, servers that still load their data, servers with
+//! another eviction policy, and, where a [`Marker`] is required, servers whose `INFO` shows no `run_id`. A server without
+//! an eviction policy in its `INFO` (a proxy hides it) is believed to have the right one. What servers keep on disk, and
+//! whether replicas follow them, is not checked. For a server that nobody arms, see [`Marker::Unused`].
+//!
+//! # Scripts
+//! At each connection every script is run once without keys, which does nothing: so the server knows it, and a call by
+//! `EVALSHA` is one round trip. After a `SCRIPT FLUSH` a call is answered `NOSCRIPT`, and `EVAL` follows within the same
+//! call timeout. A server on which a client may not `EVAL` is used where an administrator has loaded the [`scripts`].
 //!
 //! # Permissions of a user
 //! For the locks of a namespace `a`, in the words of `ACL SETUSER`: `~redlock:a/*`, `~redlock:a#fences`,
