@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::future::{Future, ready};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use divan::{AllocProfiler, Bencher, black_box};
@@ -15,6 +15,7 @@ use redlock_engine::fence::TokenClock;
 use redlock_engine::master::{Extension, Heard, Master, Place, Queued, Reading, ReleaseAnswer, Vote};
 use redlock_engine::quorum::{Majority, Quorum};
 use redlock_engine::validity::valid_until;
+use redlock_engine::voters::Voters;
 use redlock_engine::{Client, LeaseOptions, LockKey, MasterError, Owner, Released, Renewal, Token, Wait};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
@@ -142,6 +143,13 @@ impl MapMaster {
 impl Master for MapMaster {
     fn name(&self) -> &'static str {
         "map"
+    }
+
+    // Each is a map of its own.
+    fn join(&self, _index: usize, _voters: &Arc<Voters>) {}
+
+    fn reachable(&self) -> impl Future<Output = ()> + Send {
+        ready(())
     }
 
     fn acquire(&self, claim: &Claim, _deadline: Instant) -> impl Future<Output = Result<Vote, MasterError>> + Send {

@@ -1,5 +1,6 @@
 //! One attempt to acquire: asks all masters for their vote, and leaves nothing behind where the vote fails.
 
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
 
 use futures::stream::StreamExt as _;
@@ -64,13 +65,19 @@ async fn hold_vote<M: Master>(
     let deadline = masters.call_deadline(sent_at);
     let mut answers = masters.ask(0..masters.count(), |masters, index| {
         let claim = Arc::clone(&claim);
-        async move { (index, masters[index].acquire(&claim, deadline).await) }
+        async move {
+            let (answer, was_sent) = with_sent(masters[index].acquire(&claim, deadline)).await;
+            (index, answer, was_sent)
+        }
     });
     let mut verdict = attempt.tally.verdict();
     while verdict == VoteVerdict::Open
-        && let Some((index, answer)) = answers.next().await
+        && let Some((index, answer, was_sent)) = answers.next().await
     {
-        verdict = attempt.tally.hear(index, answer);
+        verdict = match answer {
+            Err(error) if !was_sent => attempt.tally.hear_unsent(index, error),
+            answer => attempt.tally.hear(index, answer),
+        };
     }
     match verdict {
         VoteVerdict::Won { votes } => {
@@ -78,8 +85,9 @@ async fn hold_vote<M: Master>(
             grant.check_validity(Instant::now(), options.min_validity)?;
             masters.check_open()?;
             attempt.is_granted = true;
-            let late = (!answers.is_empty()).then(|| answers.boxed());
-            Ok(Outcome::Granted(Granted { claim, grant, late }))
+            let late = (!answers.is_empty()).then(|| answers.map(|(index, answer, _)| (index, answer)).boxed());
+            let unsettled = attempt.tally.unsettled();
+            Ok(Outcome::Granted(Granted { claim, grant, late, unsettled }))
         }
         VoteVerdict::StaleToken => Ok(Outcome::StaleToken),
         VoteVerdict::Contended => Err(Error::Contended { holder: None, remaining: None }),
@@ -87,6 +95,17 @@ async fn hold_vote<M: Master>(
         // Every master answers: the tally has decided by then.
         VoteVerdict::Open => Err(masters.no_quorum(0, attempt.tally.take_failures())),
     }
+}
+
+/// The output of a call, and whether it can have been sent: what is there at the first poll came without the network.
+async fn with_sent<T>(call: impl Future<Output = T>) -> (T, bool) {
+    let (mut call, mut is_pending) = (std::pin::pin!(call), false);
+    poll_fn(|context| {
+        let polled = call.as_mut().poll(context).map(|output| (output, is_pending));
+        is_pending = true;
+        polled
+    })
+    .await
 }
 
 /// A vote under way. If it is dropped without a grant, the claim is released on the masters that may have it.
@@ -103,7 +122,8 @@ impl<M: Master> Drop for Attempt<'_, M> {
             let indexes: Vec<_> = self.tally.to_release().collect();
             if !indexes.is_empty() {
                 // Nobody held the lock by this claim, so no waiter is told.
-                release_in_background(self.masters, &self.claim, indexes, false);
+                let doubtful = self.tally.in_doubt().to_vec();
+                release_in_background(self.masters, &self.claim, indexes, doubtful, false);
             }
         }
     }

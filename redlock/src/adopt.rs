@@ -44,5 +44,5 @@ pub(crate) async fn adopt<M: Master>(
     }
     // The other process may live.
     let options = LeaseOptions { is_shared: true, ..options.clone() };
-    Ok(watchdog::start(masters, Granted { claim, grant, late: None }, &options))
+    Ok(watchdog::start(masters, Granted { claim, grant, late: None, unsettled: Vec::new() }, &options))
 }

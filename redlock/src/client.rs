@@ -36,8 +36,8 @@ impl<M: Master> Clone for Client<M> {
 }
 
 impl<M: Master> Client<M> {
-    /// A client of these masters. Every client of a lock must be given the same N masters, and each must be a server of
-    /// its own: one that is given twice votes twice, and majorities of different masters need not share one.
+    /// A client of these masters. Every client of a lock must be given the same N masters: majorities of different masters
+    /// need not share one. Each must be a server of its own: of two that are one server, only one is used.
     ///
     /// `call_timeout` is the timeout of each call to one master: 50 ms unless masters are far away.
     #[must_use]
@@ -105,10 +105,11 @@ impl<M: Master> Client<M> {
 
     /// Releases a grant on all masters, also one of another process, and lets them tell the first contender in the queue.
     /// Ends as soon as a majority has answered, at the latest after one call timeout. Calls that are still under way
-    /// continue in the background. Masters that did not answer are asked again there, up to three times.
+    /// continue in the background. Masters that did not confirm it are sent it again, as soon as they can be
+    /// reached, for five minutes: the TTL is not known here.
     pub async fn release(&self, key: &LockKey, owner: &Owner) -> Released {
         let claim = Arc::new(Claim::new(key.clone(), owner.clone(), Duration::ZERO));
-        release::release(&self.masters, &claim).await
+        release::release(&self.masters, &claim, Vec::new()).await
     }
 
     /// Shuts the client down, with all its clones, before the process ends. Waits and attempts end with
@@ -116,8 +117,8 @@ impl<M: Master> Client<M> {
     /// masters arrives, also at those that nobody waited for any more. (To leave a lease to another process that
     /// [adopts](Self::adopt) it, [abandon](Lease::abandon) it before.) Returns within three call timeouts.
     ///
-    /// A [shared](LeaseOptions::is_shared) lease ends here, and stays on the masters. Masters that did not answer are not
-    /// asked again.
+    /// A [shared](LeaseOptions::is_shared) lease ends here, and stays on the masters. Masters that have
+    /// not confirmed a release are sent it once more.
     pub async fn shutdown(&self) {
         self.masters.shut_down().await;
     }

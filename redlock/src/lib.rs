@@ -60,7 +60,9 @@
 //! [`Client::try_acquire`] asks all masters at once. It waits for a master no longer than the client's call timeout, and
 //! for none once the vote is decided. What a failed attempt has set is released, also on masters that did not answer. The
 //! majority is one of the *configured* masters ([`quorum`]): every client of a lock must be given the same masters, and
-//! each master must be a server of its own. An odd number is best; one more, an even number, tolerates no more failures.
+//! each master must be a server of its own. Where two addresses lead to one server, that server has one vote, and the
+//! second master is [`MasterError::Misconfigured`] ([`voters`]). An odd number is best; one more, an even number,
+//! tolerates no more failures.
 //!
 //! A master that does not answer costs its call timeout a few times, then nothing: its connection is closed, calls fail
 //! at once, and the engine reconnects in the background ([`redis_master`]).
@@ -106,8 +108,9 @@
 //!
 //! # Release
 //! [`Lease::release`] stops the watchdog first, deletes the key where it still is this grant's, and returns what it found
-//! as [`Released`]. A dropped lease is released in the background. Masters that did not answer are asked again up to
-//! three times; where none of that arrives, the key ends after its TTL. [`Lease::abandon`] leaves the lock on the masters,
+//! as [`Released`]. A dropped lease is released in the background. A master that did not confirm it is sent it again as
+//! soon as it can be reached, until the key has ended by its TTL: the lock is free within about a second of its masters
+//! being back. At most 4096 releases are kept for a master. [`Lease::abandon`] leaves the lock on the masters,
 //! for another process to [`adopt`](Client::adopt): same owner, same token. A grant that several processes renew is
 //! [shared](LeaseOptions::is_shared).
 //!
@@ -118,8 +121,8 @@
 //!
 //! # Shutdown
 //! Call [`Client::shutdown`] before the process ends. Waits end with [`Error::ShutDown`], leases are released, and calls
-//! under way to the masters arrive, within three call timeouts. Without it, a lock that was released the moment before may
-//! stay on masters that had not answered yet.
+//! under way to the masters arrive, within three call timeouts. Masters that have not confirmed a release are sent it once
+//! more. Without a shutdown, a lock that was released the moment before may stay on masters that had not answered yet.
 //!
 //! # Reentrancy
 //! [`Reentrant`] counts holds of the same identity in the process, and releases the lock with the last [`Hold`]. Tasks
@@ -141,7 +144,7 @@
 //!   ends leases early on its master. A minority of such masters harms nothing.
 //! - **A master remembers, or stays away.** A master that lost its data while a lease runs must not vote until the longest
 //!   lease is over. [`Marker::Required`] enforces that. With [`Marker::Unused`] the administrator of the server must ensure
-//!   it, and also that the server evicts no keys and does not fail over to a replica.
+//!   it, and also that the server does not fail over to a replica.
 //! - **Tokens** need no clock while masters keep their data. Where a master lost it, the contenders' wall clocks must agree
 //!   to within the time for which it stays away less the longest validity.
 //!
@@ -167,13 +170,14 @@
 //! - `client`: the [`Client`], which only composes; `reentrant`: [`Reentrant`] locks on top of it
 //! - The operations, which send requests and act on verdicts: `acquire` (one vote), `wait` (for a lock that another
 //!   holds), `adopt`, `watchdog` (renews a [`Lease`]), `release`, `read`
-//! - `masters`: what the operations share: the masters, the call timeout, the background tasks; `hand_overs`: recent
-//!   releases to a waiting contender; `local_queue`: the contenders of this client
+//! - `masters`: what the operations share: the masters, the call timeout, the background tasks; `pending_releases`:
+//!   releases that a master has not confirmed; `hand_overs`: recent releases to a waiting contender; `local_queue`: the contenders of this client
 //! - `lease`: a held lock as its holder sees it, its [`Grant`], its [`LeaseState`] and its [`LeaseOptions`]
 //! - [`protocol`]: the decisions, as values without I/O or clock: the tallies of votes, renewals and releases, what
 //!   readings and messages mean, and what a waiting contender does next
 //! - [`redis_master`]: a Redis server as a master
 //! - [`master`]: what the engine asks of a master, and the answers; [`claim`]: what is asked for
+//! - [`voters`]: which server each master is, so that one server has one vote
 //! - [`quorum`]: how many votes make a majority, and when it is decided
 //! - [`validity`]: until when a grant is valid, on the holder's own monotonic clock
 //! - [`fence`]: fencing tokens, and the clock that proposes them
@@ -200,6 +204,7 @@ pub mod marker;
 pub mod master;
 mod masters;
 pub mod owner;
+mod pending_releases;
 pub mod permissions;
 pub mod protocol;
 pub mod quorum;
@@ -208,6 +213,7 @@ pub mod redis_master;
 mod reentrant;
 mod release;
 pub mod validity;
+pub mod voters;
 mod wait;
 mod watchdog;
 

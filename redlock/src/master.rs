@@ -3,6 +3,7 @@
 //! The engine is generic over this trait, so that the same code runs on Redis servers and on simulated masters.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -13,6 +14,7 @@ use crate::error::MasterError;
 use crate::fence::Token;
 use crate::key::LockKey;
 use crate::owner::Owner;
+use crate::voters::Voters;
 
 /// A master's answer to [`Master::acquire`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,10 +146,18 @@ pub const QUEUE_LIFETIME: Duration = Duration::from_secs(5);
 ///
 /// Every call ends by `deadline`, at the latest with [`MasterError::Timeout`]. There is one exception: where this process
 /// itself was stopped meanwhile, the master gets the same time again. A call that timed out, or whose future is dropped,
-/// may or may not have been executed. Repeating it does no harm.
+/// may or may not have been executed. Repeating it does no harm. A call whose future is ready when it is first polled was
+/// not sent.
 pub trait Master: Send + Sync + 'static {
     /// Name of the master in errors and logs.
     fn name(&self) -> &str;
+
+    /// Makes it master `index` of a client, which calls this once, before all else. It must not answer a call on a server
+    /// to which `voters` does not [admit](Voters::admit) it: one server has one vote.
+    fn join(&self, index: usize, voters: &Arc<Voters>);
+
+    /// Resolves as soon as the master can be called: at once, or when it is connected again.
+    fn reachable(&self) -> impl Future<Output = ()> + Send;
 
     /// Sets the key for the claim's owner and TTL if it is free, and votes on the owner's token.
     fn acquire(&self, claim: &Claim, deadline: Instant) -> impl Future<Output = Result<Vote, MasterError>> + Send;

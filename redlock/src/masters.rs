@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::stream::{FuturesUnordered, StreamExt as _};
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -18,10 +17,9 @@ use crate::fence::{Token, TokenClock};
 use crate::hand_overs::HandOvers;
 use crate::key::LockKey;
 use crate::master::{Extension, Master};
+use crate::pending_releases::PendingReleases;
 use crate::quorum::Quorum;
-
-/// How many releases may be sent again at a time. Beyond it the keys end by their TTL.
-const RELEASES_AGAIN: usize = 1024;
+use crate::voters::Voters;
 
 /// One clock for the whole process: two of its clients never propose the same token.
 static TOKENS: LazyLock<Arc<TokenClock>> = LazyLock::new(Arc::default);
@@ -40,8 +38,8 @@ pub(crate) struct Masters<M> {
     background: TaskTracker,
     /// Cancelled by the shutdown.
     closing: CancellationToken,
-    /// Bounds the releases that are being sent again.
-    pub(crate) releases_again: Semaphore,
+    /// By master.
+    pub(crate) pending_releases: Box<[PendingReleases]>,
     pub(crate) hand_overs: HandOvers,
 }
 
@@ -58,14 +56,18 @@ impl<M: Master> Masters<M> {
         environment: Arc<dyn Environment>,
         tokens: Arc<TokenClock>,
     ) -> Self {
+        let voters = Arc::new(Voters::new(call_timeout));
+        for (index, master) in all.iter().enumerate() {
+            master.join(index, &voters);
+        }
         Self {
+            pending_releases: all.iter().map(|_| PendingReleases::default()).collect(),
             all,
             call_timeout,
             tokens,
             environment,
             background: TaskTracker::new(),
             closing: CancellationToken::new(),
-            releases_again: Semaphore::new(RELEASES_AGAIN),
             hand_overs: HandOvers::default(),
         }
     }
@@ -88,6 +90,11 @@ impl<M: Master> Masters<M> {
     /// When a call that is sent at `sent_at` times out.
     pub(crate) fn call_deadline(&self, sent_at: Instant) -> Instant {
         sent_at + self.call_timeout
+    }
+
+    /// When a call that nobody waits for times out: a master that is slow for a while can still answer it.
+    pub(crate) fn patient_deadline(&self, sent_at: Instant) -> Instant {
+        sent_at + 4 * self.call_timeout
     }
 
     // === calls ===

@@ -3,7 +3,7 @@
 //! Each lease has a task of its own, so that a fault in one touches no other. The watchdog never extends a validity that
 //! has run out, and stops before a release is sent.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::stream::{BoxStream, StreamExt as _};
 use tokio::sync::{oneshot, watch};
@@ -27,11 +27,13 @@ pub(crate) struct Granted {
     pub(crate) grant: Grant,
     /// Answers that were not waited for.
     pub(crate) late: Option<LateVotes>,
+    /// Masters of which it is not known whether the claim has reached them.
+    pub(crate) unsettled: Vec<usize>,
 }
 
 /// Starts the watchdog of a grant.
 pub(crate) fn start<M: Master>(masters: &Arc<Masters<M>>, granted: Granted, options: &LeaseOptions) -> Lease {
-    let Granted { claim, grant, late } = granted;
+    let Granted { claim, grant, late, unsettled } = granted;
     let (sender, state) = watch::channel(LeaseState::Held(grant));
     let (order, orders) = oneshot::channel();
     let lease = Lease::new(claim.key().clone(), claim.owner().clone(), state, order);
@@ -41,6 +43,7 @@ pub(crate) fn start<M: Master>(masters: &Arc<Masters<M>>, granted: Granted, opti
         renewal: options.renewal,
         max_renewals: options.max_renewals.unwrap_or(u64::MAX),
         is_shared: options.is_shared,
+        unsettled: Mutex::new(unsettled),
         state: sender,
     };
     masters.spawn(async move { watchdog.run(orders, late).await });
@@ -53,6 +56,8 @@ struct Watchdog<M: Master> {
     renewal: Renewal,
     max_renewals: u64,
     is_shared: bool,
+    /// Masters of which it is not known whether the acquisition has reached them.
+    unsettled: Mutex<Vec<usize>>,
     state: watch::Sender<LeaseState>,
 }
 
@@ -110,7 +115,7 @@ impl<M: Master> Watchdog<M> {
             Some(Order::Abandon) => {}
             Some(Order::Release(done)) => {
                 // The caller may have gone meanwhile.
-                let _ = done.send(Box::pin(release(&self.masters, &self.claim)).await);
+                let _ = done.send(Box::pin(release(&self.masters, &self.claim, self.unsettled())).await);
             }
             None => self.release_unless_shared(),
         }
@@ -124,7 +129,7 @@ impl<M: Master> Watchdog<M> {
     }
 
     fn release_in_background(&self) {
-        release_in_background(&self.masters, &self.claim, (0..self.masters.count()).collect(), true);
+        release_in_background(&self.masters, &self.claim, (0..self.masters.count()).collect(), self.unsettled(), true);
     }
 
     /// Ends the lease for its holder, then releases it on all masters. Does not wait for the masters where the lease had
@@ -135,7 +140,7 @@ impl<M: Master> Watchdog<M> {
             self.release_in_background();
             return Released::AlreadyExpired;
         }
-        release(&self.masters, &self.claim).await
+        release(&self.masters, &self.claim, self.unsettled()).await
     }
 
     async fn renew_until_lost(&self, late: Option<LateVotes>) -> Loss {
@@ -220,7 +225,10 @@ impl<M: Master> Watchdog<M> {
 
     async fn count_late_votes(&self, mut late: LateVotes, due: Option<Instant>) {
         let collect = async {
-            while let Some((_, vote)) = late.next().await {
+            while let Some((index, vote)) = late.next().await {
+                if vote.is_ok() {
+                    self.settle(index);
+                }
                 if vote == Ok(Vote::Granted) {
                     self.change(Grant::with_late_vote);
                 }
@@ -230,6 +238,16 @@ impl<M: Master> Watchdog<M> {
             Some(due) => drop(tokio::time::timeout_at(due, collect).await),
             None => collect.await,
         }
+    }
+
+    fn unsettled(&self) -> Vec<usize> {
+        self.unsettled.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A master has answered the acquisition.
+    fn settle(&self, master: usize) {
+        // Only ever shortened: a panic cannot leave it half changed.
+        self.unsettled.lock().unwrap_or_else(PoisonError::into_inner).retain(|unsettled| *unsettled != master);
     }
 
     /// The grant, while it is valid.

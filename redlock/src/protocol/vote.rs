@@ -16,6 +16,12 @@ pub struct VoteTally {
     /// Masters that said that another owner has the key.
     held_by_other: Vec<usize>,
     failures: Vec<(usize, MasterError)>,
+    /// Masters to which the claim was not sent.
+    unsent: Vec<usize>,
+    /// Masters that gave a usable answer.
+    settled: Vec<usize>,
+    /// Masters to which it was sent, and that gave no usable answer.
+    in_doubt: Vec<usize>,
 }
 
 /// What the votes so far amount to.
@@ -43,18 +49,40 @@ impl VoteTally {
     /// No votes yet, of as many masters as `quorum` has.
     #[must_use]
     pub fn new(quorum: Quorum) -> Self {
-        Self { quorum, granted: 0, stale: 0, held_by_other: Vec::new(), failures: Vec::new() }
+        Self {
+            quorum,
+            granted: 0,
+            stale: 0,
+            held_by_other: Vec::new(),
+            failures: Vec::new(),
+            unsent: Vec::new(),
+            settled: Vec::with_capacity(quorum.masters()),
+            in_doubt: Vec::new(),
+        }
     }
 
     /// Counts a master's answer.
     #[inline]
     pub fn hear(&mut self, master: usize, answer: Result<Vote, MasterError>) -> VoteVerdict {
+        if answer.is_ok() {
+            self.settled.push(master);
+        }
         match answer {
             Ok(Vote::Granted) => self.granted += 1,
             Ok(Vote::HeldByOther) => self.held_by_other.push(master),
             Ok(Vote::StaleToken) => self.stale += 1,
-            Err(error) => self.failures.push((master, error)),
+            Err(error) => {
+                self.in_doubt.push(master);
+                self.failures.push((master, error));
+            }
         }
+        self.verdict()
+    }
+
+    /// Counts a master to which the claim could not be sent.
+    pub fn hear_unsent(&mut self, master: usize, error: MasterError) -> VoteVerdict {
+        self.unsent.push(master);
+        self.failures.push((master, error));
         self.verdict()
     }
 
@@ -79,10 +107,26 @@ impl VoteTally {
         }
     }
 
-    /// The masters that may have the claim's key: all but those that said that another owner has it. A claim that fails
-    /// is released there, because a master that did not answer may have set the key.
+    /// The masters that may have the claim's key: all but those that said that another owner has it, and those to which
+    /// the claim was not sent. A claim that fails is released there, because a master that did not answer may have set the
+    /// key.
     pub fn to_release(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..self.quorum.masters()).filter(|master| !self.held_by_other.contains(master))
+        (0..self.quorum.masters())
+            .filter(|master| !self.held_by_other.contains(master) && !self.unsent.contains(master))
+    }
+
+    /// The masters that were sent the claim and gave no usable answer. If the connection breaks, the claim may reach them
+    /// later than what is sent on the next one.
+    #[must_use]
+    pub fn in_doubt(&self) -> &[usize] {
+        &self.in_doubt
+    }
+
+    /// The same, and the masters that have not answered yet.
+    #[must_use]
+    pub fn unsettled(&self) -> Vec<usize> {
+        let is_settled = |master: &usize| self.settled.contains(master) || self.unsent.contains(master);
+        (0..self.quorum.masters()).filter(|master| !is_settled(master)).collect()
     }
 
     /// The masters that gave no usable answer, with what they said. Removes them from the tally.
@@ -157,6 +201,15 @@ mod tests {
         }
         assert_eq!(tally.to_release().collect::<Vec<_>>(), [0, 1, 2, 4], "master 2 has not answered");
         assert_eq!(tally.take_failures(), [(0, MasterError::Timeout)]);
+        let reset = MasterError::Unreachable("reset".to_owned());
+        let mut tally = VoteTally::new(Quorum::of(3));
+        tally.hear_unsent(0, reset.clone());
+        tally.hear(1, Err(reset));
+        assert_eq!(tally.unsettled(), [1, 2]);
+        tally.hear(2, YES);
+        assert_eq!(tally.unsettled(), [1]);
+        assert_eq!(tally.to_release().collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(tally.in_doubt(), [1]);
     }
 
     fn answer() -> impl Strategy<Value = Result<Vote, MasterError>> {

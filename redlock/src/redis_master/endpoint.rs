@@ -71,7 +71,8 @@ pub enum Marker {
     /// It votes only while `redlock:armed` names its present process (a `RedisLockCluster`'s master).
     Required,
     /// Somebody else runs the server, and there is no marker: it votes at once after a restart. Its administrator must
-    /// keep a server that lost its data away for as long as the longest lease, or two may hold a lock.
+    /// keep a server that lost its data away for as long as the longest lease, or two may hold a lock. A server that does
+    /// not show its `run_id` cannot be told from another: nobody notices two addresses of it.
     Unused,
 }
 

@@ -1,7 +1,7 @@
 //! The one connection to a server: made, checked, closed and made again in the background.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rand::RngExt as _;
@@ -11,9 +11,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::endpoint::{Endpoint, tls_error};
+use super::endpoint::{Endpoint, Marker, tls_error};
 use super::subscriptions::Subscriptions;
+use super::{fitness, script};
 use crate::error::MasterError;
+use crate::voters::{Admission, Voters};
 
 /// Timeout of connecting, logging in and checking. Longer than a call timeout: nobody waits for it, since calls fail at
 /// once meanwhile.
@@ -27,7 +29,12 @@ const QUEUE_LENGTH: usize = 1024;
 const TIMEOUTS_UNTIL_BROKEN: u32 = 3;
 /// Shortest and longest pause before a connection is tried again. The pause is drawn between the shortest and a bound
 /// that doubles, so that the clients of a restarted server do not come back in step.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest where the server accepts connections and answers no call in time: each costs it a handshake.
+const LONGEST_PAUSE_UNANSWERED: Duration = Duration::from_secs(4);
+/// How often a connected server is checked again.
+const CHECK_PERIOD: Duration = Duration::from_secs(60);
 
 /// A live connection to one server process.
 #[derive(Debug)]
@@ -36,11 +43,15 @@ pub(super) struct Link {
     /// Name of the server process, read after connecting. A restart always breaks the connection.
     pub(super) run_id: String,
     made_at: Instant,
+    /// Whether a call was answered in time.
+    has_answered: AtomicBool,
     /// Calls without an answer since the last one.
     timeouts: AtomicU32,
     /// When the first of them was sent, in microseconds since the connection was made.
     silent_since: AtomicU64,
     broken: CancellationToken,
+    /// The server's vote, which this connection has while it lives.
+    admission: OnceLock<Admission>,
 }
 
 /// Whether there is a connection.
@@ -57,6 +68,9 @@ impl Link {
         // The common case writes nothing, so that callers on many cores do not compete for the cache line.
         if self.timeouts.load(Ordering::Relaxed) != 0 {
             self.timeouts.store(0, Ordering::Relaxed);
+        }
+        if !self.has_answered.load(Ordering::Relaxed) {
+            self.has_answered.store(true, Ordering::Relaxed);
         }
     }
 
@@ -76,9 +90,65 @@ impl Link {
         }
     }
 
+    /// Asks the client, if it is known, for the server's vote.
+    fn seek_admission(&self, member: Option<&(usize, Arc<Voters>)>, endpoint: &Endpoint) -> Result<(), MasterError> {
+        // A server that does not name its process cannot be told from another.
+        if let Some((index, voters)) = member
+            && !self.run_id.is_empty()
+        {
+            let label = format!("{} ({})", endpoint.name, endpoint.address);
+            // A connection is admitted once: when it is made, or when its master joins a client.
+            let _ = self.admission.set(voters.admit(*index, &label, &self.run_id)?);
+        }
+        Ok(())
+    }
+
     /// The connection cannot be used any more.
     pub(super) fn break_off(&self) {
         self.broken.cancel();
+    }
+}
+
+/// Which master of which client this is: nobody's before it has joined one.
+#[derive(Debug, Default)]
+pub(super) struct Membership(Mutex<Option<(usize, Arc<Voters>)>>);
+
+impl Membership {
+    fn lock(&self) -> MutexGuard<'_, Option<(usize, Arc<Voters>)>> {
+        // Only ever replaced: a panic cannot leave it half changed.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Joins a client. A connection to another master's server ends.
+    pub(super) fn join(
+        &self,
+        index: usize,
+        voters: &Arc<Voters>,
+        endpoint: &Endpoint,
+        state: &watch::Sender<LinkState>,
+    ) {
+        // Held until the connection is admitted: none is published meanwhile.
+        let mut member = self.lock();
+        *member = Some((index, Arc::clone(voters)));
+        let LinkState::Up(link) = state.borrow().clone() else { return };
+        if let Err(error) = link.seek_admission(member.as_ref(), endpoint) {
+            state.send_replace(LinkState::Down(error));
+            link.break_off();
+        }
+    }
+
+    /// Publishes a connection, if the client admits it.
+    fn publish(
+        &self,
+        link: Link,
+        endpoint: &Endpoint,
+        state: &watch::Sender<LinkState>,
+    ) -> Result<Arc<Link>, MasterError> {
+        let member = self.lock();
+        link.seek_admission(member.as_ref(), endpoint)?;
+        let link = Arc::new(link);
+        state.send_replace(LinkState::Up(Arc::clone(&link)));
+        Ok(link)
     }
 }
 
@@ -86,46 +156,88 @@ impl Link {
 pub(super) async fn keep_connected(
     endpoint: Endpoint,
     subscriptions: Arc<Subscriptions>,
-    state: watch::Sender<LinkState>,
+    membership: Arc<Membership>,
+    state: Arc<watch::Sender<LinkState>>,
     stop: CancellationToken,
 ) {
-    let mut failures = 0;
+    let mut failures = Failures::default();
     loop {
         let connected = tokio::select! {
             () = stop.cancelled() => return,
             done = tokio::time::timeout(CONNECT_TIMEOUT, connect(&endpoint, &subscriptions)) => done,
         };
-        let error = match connected.unwrap_or(Err(MasterError::Timeout)) {
+        let published =
+            connected.unwrap_or(Err(MasterError::Timeout)).and_then(|link| membership.publish(link, &endpoint, &state));
+        let error = match published {
             Ok(link) => {
-                let broken = link.broken.clone();
                 tracing::debug!(master = endpoint.name, address = %endpoint.address, run_id = link.run_id, "connected");
-                state.send_replace(LinkState::Up(Arc::new(link)));
                 // Messages about releases were missed meanwhile.
                 subscriptions.tell_gap();
-                failures = 0;
-                tokio::select! {
+                let error = tokio::select! {
                     () = stop.cancelled() => return,
-                    () = broken.cancelled() => MasterError::Unreachable("connection lost".to_owned()),
-                }
+                    error = until_broken(&link, endpoint.marker) => error,
+                };
+                failures.note_link(link.has_answered.load(Ordering::Relaxed));
+                error
             }
             Err(error) => error,
         };
-        if failures == 0 {
+        if failures.in_a_row == 0 {
             tracing::warn!(master = endpoint.name, address = %endpoint.address, %error, "master gives no votes");
         }
         state.send_replace(LinkState::Down(error));
         tokio::select! {
             () = stop.cancelled() => return,
-            () = tokio::time::sleep(backoff(failures)) => {}
+            () = tokio::time::sleep(failures.pause()) => {}
         }
-        failures += 1;
+        failures.in_a_row += 1;
     }
 }
 
-fn backoff(failures: u32) -> Duration {
-    let (shortest, longest) = BACKOFF;
-    let bound = longest.min(shortest * 2_u32.saturating_pow(failures.min(16) + 1));
-    rand::rng().random_range(shortest..=bound)
+/// Waits until a connection cannot be used any more, and says why. Checks once a minute whether the server is still fit:
+/// what was right when it connected may be configured otherwise.
+async fn until_broken(link: &Link, marker: Marker) -> MasterError {
+    let unfit = async {
+        let mut connection = link.connection.clone();
+        loop {
+            tokio::time::sleep(CHECK_PERIOD).await;
+            match tokio::time::timeout(CONNECT_TIMEOUT, fitness::check(&mut connection, marker)).await {
+                Ok(Ok(_)) => link.answered(),
+                Ok(Err(error @ (MasterError::Misconfigured(_) | MasterError::Auth(_)))) => return error,
+                // The calls find out what this is.
+                Ok(Err(_)) | Err(_) => {}
+            }
+        }
+    };
+    tokio::select! {
+        () = link.broken.cancelled() => MasterError::Unreachable("connection lost".to_owned()),
+        error = unfit => error,
+    }
+}
+
+/// Failures to connect, or to be answered on a connection, in a row.
+#[derive(Debug, Default)]
+struct Failures {
+    in_a_row: u32,
+    /// Whether the last of them was a connection on which no call was answered.
+    is_unanswered: bool,
+}
+
+impl Failures {
+    /// A connection has ended. Only an answered call shows that the server can do its work: a handshake has more time.
+    fn note_link(&mut self, has_answered: bool) {
+        self.is_unanswered = !has_answered;
+        if has_answered {
+            self.in_a_row = 0;
+        }
+    }
+
+    /// A random pause before the next connection.
+    fn pause(&self) -> Duration {
+        let longest = if self.is_unanswered { LONGEST_PAUSE_UNANSWERED } else { LONGEST_PAUSE };
+        let bound = longest.min(SHORTEST_PAUSE * 2_u32.saturating_pow(self.in_a_row.min(16) + 1));
+        rand::rng().random_range(SHORTEST_PAUSE..=bound)
+    }
 }
 
 async fn connect(endpoint: &Endpoint, subscriptions: &Arc<Subscriptions>) -> Result<Link, MasterError> {
@@ -149,19 +261,8 @@ async fn connect(endpoint: &Endpoint, subscriptions: &Arc<Subscriptions>) -> Res
     let client = endpoint.client().await?;
     let mut connection =
         client.get_multiplexed_async_connection_with_config(&config).await.map_err(|e| master_error(&e))?;
-    let info: redis::InfoDict = redis::cmd("INFO").query_async(&mut connection).await.map_err(|e| master_error(&e))?;
-    let field = |name: &str| info.get::<String>(name).unwrap_or_default();
-    if field("role") == "slave" {
-        return Err(MasterError::Misconfigured("a replica, not a master".to_owned()));
-    }
-    if field("loading") == "1" {
-        return Err(MasterError::Misconfigured("still loading its data".to_owned()));
-    }
-    // Any other policy would evict a lock that somebody holds once memory is short.
-    let policy = field("maxmemory_policy");
-    if !matches!(policy.as_str(), "noeviction" | "") {
-        return Err(MasterError::Misconfigured(format!("its maxmemory-policy is {policy}, and has to be noeviction")));
-    }
+    let run_id = fitness::check(&mut connection, endpoint.marker).await?;
+    script::load(&mut connection).await?;
     let channels = subscriptions.channels();
     if !channels.is_empty() {
         match connection.subscribe(channels).await.map_err(|e| master_error(&e)) {
@@ -174,11 +275,13 @@ async fn connect(endpoint: &Endpoint, subscriptions: &Arc<Subscriptions>) -> Res
     }
     Ok(Link {
         connection,
-        run_id: field("run_id"),
+        run_id,
         made_at: Instant::now(),
+        has_answered: AtomicBool::new(false),
         timeouts: AtomicU32::new(0),
         silent_since: AtomicU64::new(0),
         broken,
+        admission: OnceLock::new(),
     })
 }
 
@@ -211,12 +314,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pause_before_a_reconnect_grows_to_two_seconds() {
-        for failures in 0..40 {
-            let pause = backoff(failures);
-            assert!(pause >= Duration::from_millis(100), "{pause:?}");
-            let bound = Duration::from_secs(2).min(Duration::from_millis(200) * 2_u32.pow(failures.min(10)));
-            assert!(pause <= bound, "{pause:?} after {failures} failures");
+    fn the_pause_before_a_connection_grows_to_a_second_and_to_four_where_calls_stay_unanswered() {
+        for (is_unanswered, longest) in [(false, 1), (true, 4)] {
+            for in_a_row in 0..40 {
+                let pause = Failures { in_a_row, is_unanswered }.pause();
+                assert!(pause >= Duration::from_millis(100), "{pause:?}");
+                let bound = Duration::from_secs(longest).min(Duration::from_millis(200) * 2_u32.pow(in_a_row.min(10)));
+                assert!(pause <= bound, "{pause:?} after {in_a_row} failures");
+            }
         }
+    }
+
+    #[test]
+    fn only_an_answered_call_ends_a_row_of_failures() {
+        let mut failures = Failures { in_a_row: 3, is_unanswered: false };
+        failures.note_link(false);
+        assert_eq!((failures.in_a_row, failures.is_unanswered), (3, true));
+        failures.note_link(true);
+        assert_eq!((failures.in_a_row, failures.is_unanswered), (0, false));
     }
 }

@@ -3,14 +3,22 @@
 //! # Connection
 //! It is made in the background, within a second, and carries the calls of all locks and the messages about their
 //! releases. It is closed when three calls in a row had no answer and nothing has arrived for three call timeouts. Calls
-//! then fail at once with [`MasterError::Unreachable`], and the engine reconnects after a pause of 100 ms to 2 s. Only the
-//! very first connection is waited for, until the call times out.
+//! then fail at once with [`MasterError::Unreachable`], and the engine reconnects after a pause of 100 ms to 1 s, or
+//! to 4 s where the server accepted connections and answered no call in time. Only the very first connection is waited
+//! for, until the call times out.
 //!
 //! # What a server must be
 //! Redis 6.2 or later (RESP3 and `ZADD GT`; the tests run on 7), or Valkey: a server on its own, without a replica that
-//! takes over, and with `maxmemory-policy noeviction`. The engine refuses replicas, servers that still load their data, and
-//! servers with another eviction policy. It does not check what they keep on disk. For a server that nobody arms, see
-//! [`Marker::Unused`].
+//! takes over, with `maxmemory-policy noeviction`, and able to run scripts. At each connection, and once a minute on it,
+//! the engine refuses replicas, sentinels, servers in cluster mode, servers that still load their data, servers with
+//! another eviction policy, and, where a [`Marker`] is required, servers whose `INFO` shows no `run_id`. A server without
+//! an eviction policy in its `INFO` (a proxy hides it) is believed to have the right one. What servers keep on disk, and
+//! whether replicas follow them, is not checked. For a server that nobody arms, see [`Marker::Unused`].
+//!
+//! # Scripts
+//! At each connection every script is run once without keys, which does nothing: so the server knows it, and a call by
+//! `EVALSHA` is one round trip. After a `SCRIPT FLUSH` a call is answered `NOSCRIPT`, and `EVAL` follows within the same
+//! call timeout. A server on which a client may not `EVAL` is used where an administrator has loaded the [`scripts`].
 //!
 //! # Permissions of a user
 //! For the locks of a namespace `a`, in the words of `ACL SETUSER`: `~redlock:a/*`, `~redlock:a#fences`,
@@ -19,6 +27,7 @@
 //! waiter hears of no release, and checks the lock once a second instead.
 
 mod endpoint;
+mod fitness;
 mod link;
 mod script;
 mod subscriptions;
@@ -34,7 +43,8 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use self::endpoint::{Address, ClientCertificate, Credentials, Endpoint, Marker, TlsFiles};
-use self::link::{Link, LinkState, master_error};
+use self::link::{Link, LinkState, Membership, master_error};
+pub use self::script::scripts;
 use self::script::{ENQUEUE, READ, RELEASE, RENEW, SEED, Script};
 use self::subscriptions::{Subscriptions, Waiter};
 use crate::claim::Claim;
@@ -43,6 +53,7 @@ use crate::fence::Token;
 use crate::key::{ARMED_KEY, LockKey};
 use crate::marker;
 use crate::master::{Extension, Heard, Master, Place, QUEUE_LIFETIME, Queued, Reading, ReleaseAnswer, Vote};
+use crate::voters::Voters;
 
 /// A call timeout that is noticed later than this shows that the process was not running.
 const STALL: Duration = Duration::from_millis(5);
@@ -66,7 +77,8 @@ pub enum Health {
 #[derive(Debug)]
 pub struct RedisMaster {
     endpoint: Endpoint,
-    state: watch::Receiver<LinkState>,
+    membership: Arc<Membership>,
+    state: Arc<watch::Sender<LinkState>>,
     subscriptions: Arc<Subscriptions>,
     /// SUBSCRIBE and UNSUBSCRIBE of a channel must reach the server in the order in which its waiters came and left.
     subscribing: Arc<tokio::sync::Mutex<()>>,
@@ -80,10 +92,17 @@ impl RedisMaster {
     /// Outside a tokio runtime.
     #[must_use]
     pub fn connect(endpoint: Endpoint) -> Self {
-        let (sender, state) = watch::channel(LinkState::Connecting);
-        let (subscriptions, stop) = (Arc::<Subscriptions>::default(), CancellationToken::new());
-        tokio::spawn(link::keep_connected(endpoint.clone(), Arc::clone(&subscriptions), sender, stop.clone()));
-        Self { endpoint, state, subscriptions, subscribing: Arc::default(), _stop: stop.drop_guard() }
+        let state = Arc::new(watch::Sender::new(LinkState::Connecting));
+        let (membership, subscriptions) = (Arc::<Membership>::default(), Arc::<Subscriptions>::default());
+        let stop = CancellationToken::new();
+        tokio::spawn(link::keep_connected(
+            endpoint.clone(),
+            Arc::clone(&subscriptions),
+            Arc::clone(&membership),
+            Arc::clone(&state),
+            stop.clone(),
+        ));
+        Self { endpoint, membership, state, subscriptions, subscribing: Arc::default(), _stop: stop.drop_guard() }
     }
 
     /// Whether the server is connected, as of the last call or attempt to connect.
@@ -101,7 +120,7 @@ impl RedisMaster {
         if let LinkState::Up(link) = &*self.state.borrow() {
             return Ok(Arc::clone(link));
         }
-        let mut state = self.state.clone();
+        let mut state = self.state.subscribe();
         let known = state.wait_for(|s| !matches!(s, LinkState::Connecting));
         match tokio::time::timeout_at(deadline, known).await {
             Ok(Ok(state)) => match &*state {
@@ -184,6 +203,15 @@ fn millis(ttl: Duration) -> u64 {
 impl Master for RedisMaster {
     fn name(&self) -> &str {
         &self.endpoint.name
+    }
+
+    fn join(&self, index: usize, voters: &Arc<Voters>) {
+        self.membership.join(index, voters, &self.endpoint, &self.state);
+    }
+
+    async fn reachable(&self) {
+        // It never fails: this value keeps the sender.
+        let _ = self.state.subscribe().wait_for(|state| matches!(state, LinkState::Up(_))).await;
     }
 
     async fn acquire(&self, claim: &Claim, deadline: Instant) -> Result<Vote, MasterError> {
@@ -293,7 +321,7 @@ impl Master for RedisMaster {
         tokio::spawn(unsubscribe_when_closed(
             Arc::clone(&self.subscriptions),
             Arc::clone(&self.subscribing),
-            self.state.clone(),
+            self.state.subscribe(),
             channel.clone(),
             wake,
         ));

@@ -34,6 +34,7 @@ impl Sum {
         sum.dropped += one.dropped;
         sum.overlaps += one.overlaps;
         sum.longest_wait = sum.longest_wait.max(one.longest_wait);
+        sum.longest_free = sum.longest_free.max(one.longest_free);
         let (sum, one) = (&mut self.total.tally, &report.tally);
         sum.events += one.events;
         sum.calls += one.calls;

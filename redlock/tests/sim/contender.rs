@@ -46,7 +46,10 @@ impl Contender {
             self.world.now().after_grant();
             if self.work(&lease).await {
                 self.release(lease, &options).await;
+            } else {
+                drop(lease);
             }
+            self.history.given_back(&key);
         }
         for lock in 0..self.locks {
             self.take_once_more(&key(lock)).await;
@@ -67,9 +70,10 @@ impl Contender {
     }
 
     fn options(&self) -> LeaseOptions {
-        let longest = self.world.now().plan.longest_ttl;
-        // Whole milliseconds, as masters count.
-        let ttl = whole(SHORTEST_TTL + self.world.time(longest.saturating_sub(SHORTEST_TTL)));
+        let (longest, long) = self.world.now().longest_ttl();
+        let shortest = if long { longest / 2 } else { SHORTEST_TTL };
+        // Whole milliseconds, as masters have it.
+        let ttl = whole(shortest + self.world.time(longest.saturating_sub(shortest)));
         let renewal = match self.draw(|random| random.below(6)) {
             0 | 1 => Renewal::None,
             2 => Renewal::Every(Duration::from_millis(1) + self.world.time(ttl * 3 / 4)),
@@ -79,7 +83,7 @@ impl Contender {
         let max_renewals = self.once_in(4).then(|| self.draw(|random| random.below(3)));
         let priority = self.draw(|random| [0, 0, 0, 1][random.index(4)]);
         let default = LeaseOptions::new(self.identity.clone(), ttl);
-        LeaseOptions { renewal, max_renewals, min_validity, priority, is_shared: self.once_in(3), ..default }
+        LeaseOptions { renewal, max_renewals, min_validity, priority, is_shared: !long && self.once_in(3), ..default }
     }
 
     /// Asks for a lock in a random way.
@@ -102,6 +106,9 @@ impl Contender {
                 if left < options.min_validity && self.world.now().tally.pauses == pauses {
                     let needed = options.min_validity;
                     self.history.broken(format!("{} got {left:?}, and needs {needed:?}", lease.owner()));
+                }
+                if way >= 2 {
+                    self.note_taken(asked, key);
                 }
                 self.note_wait(asked, key);
                 Some(lease)
@@ -135,6 +142,13 @@ impl Contender {
         self.history.waited(&format!("{} for {key}", self.identity), waited);
     }
 
+    /// For how long a lock was free while somebody waited for it. Short leases may end by themselves.
+    fn note_taken(&self, asked: Instant, key: &LockKey) {
+        if self.world.now().longest_ttl().1 {
+            self.history.taken(&self.identity, key, asked);
+        }
+    }
+
     /// Holds a lock for a while, checks at random moments whether it still does, and writes to the guarded resource. Returns
     /// whether the lease is still to be released.
     async fn work(&self, lease: &Lease) -> bool {
@@ -157,8 +171,11 @@ impl Contender {
     }
 
     async fn release(&self, lease: Lease, options: &LeaseOptions) {
+        let long = self.world.now().longest_ttl().1;
         match self.draw(|random| random.below(6)) {
             0 => drop(lease),
+            // A long lease is not left to its end.
+            1..=3 if long => drop(self.perhaps_dropped(lease.release()).await),
             // Nobody adopts it: it expires.
             1 => lease.abandon(),
             // Another process of the same holder adopts it. A lease that has ended cannot be adopted unless it is shared: its
@@ -205,11 +222,13 @@ impl Contender {
                 Err(error) => return self.history.broken(format!("{} does not get {key}: {error}", self.identity)),
             }
         };
+        self.note_taken(asked, key);
         self.note_wait(asked, key);
         self.history.granted(&lease);
         sleep(self.world.time(CALL_TIMEOUT)).await;
         let owner = lease.owner().to_string();
         let released = lease.release().await;
+        self.history.given_back(key);
         if released != Released::Freed {
             self.history.broken(format!("{owner} releases {key} without any fault: {released:?}"));
         }

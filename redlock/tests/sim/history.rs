@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redlock_engine::{Lease, LeaseState};
+use redlock_engine::{Lease, LeaseState, LockKey};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::plan::{Plan, longest_wait};
+use crate::plan::{LONGEST_FREE, Plan, longest_wait};
 use crate::resource::Resource;
 use crate::rules::Rule;
 use crate::world::World;
@@ -40,6 +40,8 @@ struct Lock {
     /// Tokens of grants, in the order in which they had a majority.
     tokens: BTreeMap<u64, u64>,
     resource: Resource,
+    /// When a holder had given the lock back for the last time.
+    free_since: Option<Instant>,
 }
 
 /// A lease as its holder sees it.
@@ -67,6 +69,8 @@ pub struct Counts {
     pub overlaps: u64,
     /// The longest wait for a lock after all faults.
     pub longest_wait: Duration,
+    /// The longest time for which a lock was free while somebody waited for it, after all faults, with long leases.
+    pub longest_free: Duration,
 }
 
 impl History {
@@ -169,6 +173,25 @@ impl History {
         let bound = longest_wait(&self.world.now().plan);
         if time > bound {
             state.broken(format!("{who} waited for {time:?} after all faults, more than {bound:?}"));
+        }
+    }
+
+    /// A contender is done with a lease: nothing of it may keep others from the lock.
+    pub fn given_back(&self, key: &LockKey) {
+        self.state().locks.entry(key.to_string()).or_default().free_since = Some(Instant::now());
+    }
+
+    /// A contender that has waited since then is granted a lock. It must not have been free for long meanwhile.
+    pub fn taken(&self, who: &str, key: &LockKey, asked: Instant) {
+        let healed = self.world.now().healed;
+        let mut state = self.state();
+        let free_since = state.locks.get(&key.to_string()).and_then(|lock| lock.free_since);
+        let Some(healed) = healed else { return };
+        let since = free_since.map_or(asked, |free| free.max(asked)).max(healed);
+        let free = since.elapsed();
+        state.counts.longest_free = state.counts.longest_free.max(free);
+        if free > LONGEST_FREE {
+            state.broken(format!("{key} was free for {free:?} while {who} waited, more than {LONGEST_FREE:?}"));
         }
     }
 

@@ -3,14 +3,18 @@
 //! A connection keeps the order of messages, and a lost message is lost with all after it. There is no other order:
 //! neither between masters, nor between a connection and the next.
 
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use redlock_engine::MasterError;
 use redlock_engine::master::{Heard, News};
+use redlock_engine::voters::{Admission, Voters};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
 use crate::plan::{BACKOFF, TIMEOUTS_UNTIL_BROKEN};
+use crate::rules::Rule;
 use crate::server::{Effect, Server};
 use crate::world::{EventHandler, State};
 
@@ -29,6 +33,12 @@ pub struct Waiter {
     pub channel: String,
     pub index: usize,
     pub wake: UnboundedSender<Heard>,
+}
+
+/// Which master of its client a link leads to.
+pub struct Member {
+    pub index: usize,
+    pub voters: Arc<Voters>,
 }
 
 /// The link of one client to one master.
@@ -50,6 +60,13 @@ pub struct Link {
     last_arrival: Instant,
     last_reply: Instant,
     held_back: Vec<EventHandler>,
+    /// When what was held back arrives: what was sent after it does not overtake it.
+    arrives: Instant,
+    member: Option<Member>,
+    /// The right to the server's vote.
+    admission: Option<Admission>,
+    /// Who waits for a connection.
+    waiting: Vec<Waker>,
 }
 
 impl Link {
@@ -69,6 +86,10 @@ impl Link {
             last_arrival: now,
             last_reply: now,
             held_back: Vec::new(),
+            arrives: now,
+            member: None,
+            admission: None,
+            waiting: Vec::new(),
         }
     }
 }
@@ -133,7 +154,10 @@ impl State {
 
     fn arrive(&mut self, of: Connection, now: Instant, request: Request) {
         let link = &mut self.links[of.client][of.master];
-        let current = link.connection == of.number;
+        let (current, arrives) = (link.connection == of.number, link.arrives);
+        if now < arrives {
+            return self.at(arrives, move |state, at| state.arrive(of, at, request));
+        }
         match link.requests {
             Path::Lost => link.torn |= current,
             Path::Held => link.held_back.push(Box::new(move |state, at| state.arrive(of, at, request))),
@@ -167,6 +191,7 @@ impl State {
         let delay = self.delay();
         let link = self.link(of);
         let current = link.connection == of.number;
+        let now = now.max(link.arrives);
         match link.replies {
             Path::Lost => link.torn |= current,
             Path::Held => link.held_back.push(Box::new(move |state, at| state.reply(of, at, arrives))),
@@ -243,7 +268,8 @@ impl State {
     /// The client closes the connection, and makes another after a pause.
     fn disconnect(&mut self, of: Connection, now: Instant) {
         if self.stands(of) {
-            self.link(of).up = false;
+            let link = self.link(of);
+            (link.up, link.admission) = (false, None);
             self.reconnect_later(of, now);
         }
     }
@@ -254,23 +280,59 @@ impl State {
         self.disconnect(Connection { client, master, number: connection, process }, now);
     }
 
+    /// Makes the link that of a master of a client. A connection to another master's server ends.
+    pub fn join(&mut self, client: usize, master: usize, member: Member) {
+        let link = &mut self.links[client][master];
+        (link.member, link.admission) = (Some(member), None);
+        if link.up && !self.seek_admission(client, master) {
+            self.reset(client, master, Instant::now());
+        }
+    }
+
+    /// Whether the client lets this master have the vote of the server that its link leads to.
+    fn seek_admission(&mut self, client: usize, master: usize) -> bool {
+        let is_kept = self.plan.rules.broken != Some(Rule::OneServerOneVote);
+        let link = &mut self.links[client][master];
+        let Some(member) = link.member.as_ref().filter(|_| is_kept) else { return true };
+        let server = format!("{} of m{}", self.servers[link.server].process, link.server);
+        link.admission = member.voters.admit(member.index, &format!("m{master}"), &server).ok();
+        link.admission.is_some()
+    }
+
+    /// Whether a client is connected to a master. Wakes whoever asks once it is.
+    pub fn poll_reachable(&mut self, client: usize, master: usize, context: &mut Context<'_>) -> Poll<()> {
+        let never = self.plan.rules.broken == Some(Rule::ReleasesAreKept);
+        let link = &mut self.links[client][master];
+        if link.up && !never {
+            return Poll::Ready(());
+        }
+        link.waiting.push(context.waker().clone());
+        Poll::Pending
+    }
+
     fn reconnect_later(&mut self, of: Connection, now: Instant) {
         let pause = BACKOFF.0 + self.random.time(BACKOFF.1.saturating_sub(BACKOFF.0));
         self.at(now + pause, move |state, at| state.reconnect(of, at));
     }
 
     fn reconnect(&mut self, of: Connection, now: Instant) {
-        let link = &mut self.links[of.client][of.master];
-        let server = &mut self.servers[link.server];
+        let link = &self.links[of.client][of.master];
+        let server = &self.servers[link.server];
         if !server.up || (link.requests, link.replies) != (Path::Open, Path::Open) {
+            return self.reconnect_later(of, now);
+        }
+        if !self.seek_admission(of.client, of.master) {
             return self.reconnect_later(of, now);
         }
         self.connections += 1;
         self.tally.reconnects += 1;
-        (link.connection, link.process, link.up, link.torn) = (self.connections, server.process, true, false);
+        let link = &mut self.links[of.client][of.master];
+        let process = self.servers[link.server].process;
+        (link.connection, link.process, link.up, link.torn) = (self.connections, process, true, false);
         (link.unanswered, link.last_arrival, link.last_reply) = (0, now, now);
         self.note(now, || format!("process {} connects again to m{}", of.client, of.master));
         let of = Connection { number: self.connections, ..of };
+        self.links[of.client][of.master].waiting.drain(..).for_each(Waker::wake);
         // It listens again. Releases meanwhile were missed.
         self.wake(of, &News::Gap, |_| true);
         let link = &self.links[of.client][of.master];
@@ -288,7 +350,8 @@ impl State {
         }
         // In their order. Messages of a direction that is still held are held back again.
         let at = now + self.delay();
-        self.links[client][master].last_arrival = self.links[client][master].last_arrival.max(at);
+        let link = &mut self.links[client][master];
+        (link.arrives, link.last_arrival) = (link.arrives.max(at), link.last_arrival.max(at));
         for handler in held_back {
             self.at(at, handler);
         }

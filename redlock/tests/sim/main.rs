@@ -140,3 +140,15 @@ fn a_release_that_does_not_compare_the_owner_makes_a_second_holder() {
     let found = violation(Rule::ComparesOwner);
     assert!(found.contains("two holders"), "{found}");
 }
+
+#[test]
+fn one_server_behind_two_addresses_that_votes_twice_makes_a_second_holder() {
+    let found = violation(Rule::OneServerOneVote);
+    assert!(found.contains("two holders"), "{found}");
+}
+
+#[test]
+fn a_lock_stays_free_if_releases_that_did_not_arrive_are_not_sent_again() {
+    let found = violation(Rule::ReleasesAreKept);
+    assert!(found.contains("was free for"), "{found}");
+}

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use redlock_engine::claim::Claim;
 use redlock_engine::master::{Extension, Heard, Master, Place, Queued, Reading, ReleaseAnswer, Vote};
+use redlock_engine::voters::Voters;
 use redlock_engine::{Environment, LockKey, MasterError, Owner, Token};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::link::{Connection, Delivery, Waiter};
+use crate::link::{Connection, Delivery, Member, Waiter};
 use crate::server::Server;
 use crate::world::World;
 
@@ -113,6 +114,14 @@ impl<T> PendingAnswer<T> {
 impl Master for SimMaster {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn join(&self, index: usize, voters: &Arc<Voters>) {
+        self.world.now().join(self.client, self.master, Member { index, voters: Arc::clone(voters) });
+    }
+
+    async fn reachable(&self) {
+        poll_fn(|context| self.world.now().poll_reachable(self.client, self.master, context)).await;
     }
 
     async fn acquire(&self, claim: &Claim, deadline: Instant) -> Result<Vote, MasterError> {

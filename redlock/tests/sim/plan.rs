@@ -4,9 +4,16 @@ use std::time::Duration;
 
 use crate::random::Random;
 use crate::rules::{Rule, Rules};
+use crate::world::State;
 
 /// Longest lease that masters grant. All times are those of a real deployment, a hundred times shorter.
 pub const LONGEST_TTL: Duration = Duration::from_millis(200);
+/// Longest lease in schedules in which nothing of a lease may stay behind. No master forgets there, so that it may be
+/// longer than the restart delay.
+pub const LONG_TTL: Duration = Duration::from_secs(30);
+/// How long a lock that somebody waits for may be free once no fault is left: a contender that heard nothing checks it
+/// within a second, and its attempt may split the votes with others once.
+pub const LONGEST_FREE: Duration = Duration::from_millis(1200);
 /// Longest pause of a process, or of one of its tasks; some requests take as long.
 pub const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// Time from a master's crash until its next process is armed.
@@ -47,6 +54,9 @@ pub enum Fault {
     ShutDown,
 }
 
+/// Faults that end no master's data and no client: after these nothing of a lease that was given back may stay.
+const OF_NETWORK: [Fault; 5] = [Fault::CutMinority, Fault::CutAny, Fault::Slow, Fault::Reset, Fault::Stop];
+
 const ALL: [Fault; 9] = [
     Fault::Crash,
     Fault::Flush,
@@ -79,6 +89,11 @@ pub struct Plan {
     /// The delay of slow messages, and of the slowest.
     pub long_delay: Duration,
     pub longest_delay: Duration,
+    /// Whether the first address of every other client leads to the last server.
+    pub wrong_address: bool,
+    /// Whether leases last for many seconds, and are given back by everybody who had one: then a key that stays behind
+    /// keeps a lock from all far longer than any pause does.
+    pub long_leases: bool,
     /// By how much wall clocks differ.
     pub wall_clocks: Duration,
     pub longest_ttl: Duration,
@@ -89,14 +104,24 @@ impl Plan {
         let needed = match rules.broken {
             Some(Rule::RestartDelay | Rule::LongestTtl | Rule::WallClocks) => Some(Fault::Crash),
             Some(Rule::ClockJumps) => Some(Fault::SetClock),
-            Some(Rule::OneCopy | Rule::SameMasters) => Some(Fault::CutMinority),
+            Some(Rule::OneCopy | Rule::SameMasters | Rule::OneServerOneVote) => Some(Fault::CutMinority),
+            Some(Rule::ReleasesAreKept) => Some(Fault::Reset),
             _ => None,
         };
-        let faults = ALL.into_iter().filter(|fault| random.once_in(2) || needed == Some(*fault)).collect();
+        let long_leases = match rules.broken {
+            None => random.once_in(4),
+            Some(rule) => rule == Rule::ReleasesAreKept,
+        };
+        let kinds = if long_leases { &OF_NETWORK[..] } else { &ALL };
+        let faults = kinds.iter().copied().filter(|fault| random.once_in(2) || needed == Some(*fault)).collect();
+        let masters = [1, 3, 3, 5, 5][usize::try_from(seed % 5).expect("small")];
         let broken = |rule| rules.broken == Some(rule);
         Self {
             rules,
-            masters: [1, 3, 3, 5, 5][usize::try_from(seed % 5).expect("small")],
+            masters,
+            // One master less may be missed then.
+            wrong_address: masters > 1
+                && (broken(Rule::OneServerOneVote) || rules.broken.is_none() && random.once_in(16)),
             clients: 2 + random.index(3),
             contenders: 1 + random.index(4) / 2,
             locks: 1 + random.index(3),
@@ -107,7 +132,12 @@ impl Plan {
             long_delay: [CALL_TIMEOUT / 2, CALL_TIMEOUT * 3 / 2][random.index(2)],
             longest_delay: [CALL_TIMEOUT, LONGEST_PAUSE][random.index(2)],
             wall_clocks: WALL_CLOCKS * if broken(Rule::WallClocks) { 20 } else { 1 },
-            longest_ttl: LONGEST_TTL * if broken(Rule::LongestTtl) { 4 } else { 1 },
+            longest_ttl: match rules.broken {
+                _ if long_leases => LONG_TTL,
+                Some(Rule::LongestTtl) => 4 * LONGEST_TTL,
+                _ => LONGEST_TTL,
+            },
+            long_leases,
         }
     }
 }
@@ -116,5 +146,14 @@ impl Plan {
 /// followed after its release, or a second later at the latest.
 pub fn longest_wait(plan: &Plan) -> Duration {
     let others = u32::try_from(plan.clients * plan.contenders - 1).expect("a few");
-    LONGEST_TTL + Duration::from_secs(1) * others
+    // A long lease is given back in time.
+    let longest_lease = if plan.long_leases { LONGEST_FREE } else { LONGEST_TTL };
+    longest_lease + Duration::from_secs(1) * others
+}
+
+impl State {
+    /// The longest lease of this schedule, and whether none of them may stay behind.
+    pub fn longest_ttl(&self) -> (Duration, bool) {
+        (self.plan.longest_ttl, self.plan.long_leases)
+    }
 }

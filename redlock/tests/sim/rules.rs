@@ -21,6 +21,10 @@ pub enum Rule {
     ComparesOwner,
     /// Masters vote on the token.
     VotesOnTokens,
+    /// A server has one vote, also where two addresses of a client lead to it.
+    OneServerOneVote,
+    /// A release that did not arrive is sent once the master is reachable again.
+    ReleasesAreKept,
 }
 
 /// Which rule is broken, and how much is checked then.

@@ -185,16 +185,21 @@ impl World {
         let (began, rules, masters) = (Instant::now(), plan.rules, plan.masters);
         let copies = usize::from(rules.broken == Some(Rule::OneCopy));
         let (slowest, rates) = if rules.broken == Some(Rule::ClockRates) { (1040, 20) } else { (991, 19) };
+        let longest = if plan.long_leases { plan.longest_ttl } else { LONGEST_TTL };
         let mut server = || {
             let rate = slowest + u32::try_from(random.below(rates)).expect("small");
-            let longest = if rules.broken == Some(Rule::LongestTtl) { Duration::MAX } else { LONGEST_TTL };
+            let longest = if rules.broken == Some(Rule::LongestTtl) { Duration::MAX } else { longest };
             Server::new(rate, longest, rules.broken)
         };
         let servers = (0..masters + copies).map(|_| server()).collect();
         let mut connections = 0;
         let mut link = |client: usize, master: usize| {
             connections += 1;
-            let server = if copies > 0 && master == 0 && client % 2 == 1 { masters } else { master };
+            let server = match (client % 2, master) {
+                (1, 0) if copies > 0 => masters,
+                (1, 0) if plan.wrong_address => masters - 1,
+                _ => master,
+            };
             Link::new(server, connections, began)
         };
         let mut links = |client| (0..masters).map(|master| link(client, master)).collect();
