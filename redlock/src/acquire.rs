@@ -11,7 +11,6 @@ use crate::key::LockKey;
 use crate::lease::{Grant, Lease, LeaseOptions};
 use crate::master::Master;
 use crate::masters::Masters;
-use crate::owner::Owner;
 use crate::protocol::vote::{VoteTally, VoteVerdict};
 use crate::read::read_all;
 use crate::release::release_in_background;
@@ -55,7 +54,7 @@ async fn hold_vote<M: Master>(
     // Before the token is drawn: a process that sleeps between the two has an old token, and must not have a fresh
     // validity with it.
     let sent_at = Instant::now();
-    let owner = Owner::new(options.identity.clone(), masters.propose_token(key)?);
+    let owner = masters.new_owner(key, &options.identity)?;
     let claim = Arc::new(Claim::new(key.clone(), owner, options.ttl));
     // What happens from here to the grant is undone on the masters, also when this future is dropped.
     let mut attempt =

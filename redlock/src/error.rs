@@ -120,7 +120,7 @@ pub enum Error {
     /// its time is over, and from [`try_acquire`](crate::Client::try_acquire), which does not ask who holds it.
     #[error("held by {}", holder.as_deref().unwrap_or("several contenders"))]
     Contended {
-        /// Value of the key on the most masters, if it was read: `<identity>@<token>`, or another library's value.
+        /// Value of the key on the most masters, if it was read: `<identity>@<token>.<nonce>`, or another library's value.
         holder: Option<String>,
         /// Time until a majority of the masters is free, on their clocks, unless the lease is renewed.
         remaining: Option<Duration>,

@@ -7,7 +7,7 @@ use crate::fence::Token;
 
 /// A lock's name: a namespace and a name within it.
 ///
-/// On a master the key `redlock:<namespace>/<name>` holds the owner, and channels with that prefix carry messages about
+/// On a master the key `redlock:<namespace>/<name>` holds the [owner](crate::owner), `<identity>@<token>.<nonce>`, and channels with that prefix carry messages about
 /// releases. The sorted set `redlock:<namespace>#fences` holds the last fencing token of each lock of the namespace. The
 /// sorted set `redlock:<namespace>#queue/<name>` is the queue of this lock. A namespace has neither `/` nor `#`, so the key
 /// of a lock is never that of another lock, nor a set of any namespace.

@@ -18,6 +18,7 @@ use crate::fence::{Token, TokenClock};
 use crate::hand_overs::HandOvers;
 use crate::key::LockKey;
 use crate::master::{Extension, Master};
+use crate::owner::Owner;
 use crate::quorum::Quorum;
 
 /// How many releases may be sent again at a time. Beyond it the keys end by their TTL.
@@ -185,6 +186,11 @@ impl<M: Master> Masters<M> {
         self.tokens
             .propose(key.namespace(), micros)
             .ok_or_else(|| Error::Invalid("fencing tokens have run out".to_owned()))
+    }
+
+    /// A new owner of a lock, with a new token.
+    pub(crate) fn new_owner(&self, key: &LockKey, identity: &str) -> Result<Owner, Error> {
+        Ok(Owner::new(identity, self.propose_token(key)?, self.environment.nonce()))
     }
 
     /// Takes note of a token of a lock that was seen: later proposals are larger.

@@ -22,7 +22,6 @@ use crate::lease::{Lease, LeaseOptions};
 use crate::local_queue::LocalQueues;
 use crate::master::{Heard, Master, News, Place, Queued};
 use crate::masters::Masters;
-use crate::owner::Owner;
 use crate::protocol::contention::{Contention, MessageVerdict, NextTurn, ReleaseMessages, Standing};
 use crate::protocol::waiting::{LONGEST_PAUSE, NextStep, Pause, is_final};
 
@@ -166,7 +165,7 @@ impl<M: Master> Contender<'_, M> {
             Arc::clone(&enqueued.place)
         } else {
             // A token is unique, so this is too.
-            let contender = Owner::new(self.options.identity.clone(), self.masters.propose_token(self.key)?);
+            let contender = self.masters.new_owner(self.key, &self.options.identity)?;
             let place = Arc::new(Place::new(&contender, inbox, self.options.priority, self.since));
             self.place = Some(Enqueued {
                 masters: self.masters,

@@ -128,7 +128,7 @@ mod tests {
     }
 
     fn after_check(standing: Standing, ahead: u32, failures: u32) -> (Duration, NextStep, bool) {
-        let holder = Some("a@7".to_owned());
+        let holder = Some("a@7.0000000000000001".to_owned());
         let contention = Contention { standing, holder, needed: 2, ahead, is_decided: true };
         let pause = Pause::after_check(&contention, failures, longest);
         assert_eq!((pause.needed, pause.from), (2, Token::new(7)), "releases of the holder's grant count");

@@ -8,6 +8,7 @@ mod clocks;
 mod connections;
 mod faults;
 mod keep;
+mod one_identity;
 mod queue;
 mod reentrant;
 mod server_errors;

@@ -297,6 +297,10 @@ impl Environment for PanicsOnce {
         assert!(!self.armed.swap(false, Ordering::SeqCst), "the panic that the test wants");
         System.random_up_to(bound)
     }
+
+    fn nonce(&self) -> u64 {
+        System.nonce()
+    }
 }
 
 #[tokio::test]
