@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use crate::claim::Claim;
 use crate::error::Error;
+use crate::fence::Token;
 use crate::key::LockKey;
 use crate::lease::{Grant, Lease, LeaseOptions};
 use crate::master::Master;
@@ -33,7 +34,11 @@ pub(crate) async fn try_acquire<M: Master>(
             Outcome::StaleToken if tries < TOKEN_TRIES => {
                 tries += 1;
                 // Reading takes note of the masters' tokens: the next proposal is larger.
-                read_all(masters, key).await;
+                let readings = read_all(masters, key).await;
+                let used_up = readings.iter().flatten().filter(|r| r.fence.is_some_and(|f| f.get() == Token::MAX));
+                if !masters.quorum().is_reached_by(masters.count() - used_up.count()) {
+                    return Err(Error::TokensRunOut);
+                }
             }
             Outcome::StaleToken => return Err(Error::Contended { holder: None, remaining: None }),
         }

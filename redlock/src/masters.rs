@@ -185,7 +185,7 @@ impl<M: Master> Masters<M> {
         let micros = self.environment.unix_micros();
         self.tokens
             .propose(key.namespace(), micros)
-            .ok_or_else(|| Error::Invalid("fencing tokens have run out".to_owned()))
+            .ok_or(Error::TokensRunOut)
     }
 
     /// A new owner of a lock, with a new token.

@@ -99,15 +99,22 @@ pub(crate) async fn acquire<M: Master>(
             NextStep::Try => match contender.attempt().await {
                 Ok(lease) => return Ok(lease),
                 Err(Error::Contended { .. }) => {
+                    failures += 1;
                     next = NextStep::Check;
                     continue;
                 }
                 Err(error) if is_final(&error) => return Err(error),
-                Err(error) => (error, Pause::after_outage(failures, |from, to| masters.random_between(from, to))),
+                Err(error) => {
+                    failures += 1;
+                    (error, Pause::after_outage(failures - 1, |from, to| masters.random_between(from, to)))
+                }
             },
             NextStep::Check => contender.check(failures).await?,
         };
-        failures = if pause.is_orderly { 0 } else { failures + 1 };
+        if pause.then == NextStep::Check {
+            // Another holds the lock for longer.
+            failures = 0;
+        }
         next = match masters.unless_closing(until(deadline, contender.pause(pause))).await? {
             Some(next) => next,
             None => return Err(error),
