@@ -5,25 +5,25 @@ use std::sync::LazyLock;
 use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, FromRedisValue, RedisResult, ServerErrorKind};
 
-/// The source of a script that runs only on an armed master.
-macro_rules! armed {
-    ($file:literal) => {
-        concat!(include_str!("../scripts/armed.lua"), include_str!($file))
+/// The source of a script, after its heads.
+macro_rules! source {
+    ($($file:literal),+) => {
+        concat!($(include_str!(concat!("../scripts/", $file, ".lua"))),+)
     };
 }
 
 /// Compare and reset the expiry.
-pub(super) static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new("renew", armed!("../scripts/renew.lua")));
+pub(super) static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new("renew", source!("armed", "fence", "renew")));
 /// Set where missing.
-pub(super) static SEED: LazyLock<Script> = LazyLock::new(|| Script::new("seed", armed!("../scripts/seed.lua")));
+pub(super) static SEED: LazyLock<Script> = LazyLock::new(|| Script::new("seed", source!("armed", "fence", "seed")));
 /// Compare and delete.
 pub(super) static RELEASE: LazyLock<Script> =
-    LazyLock::new(|| Script::new("release", include_str!("../scripts/release.lua")));
+    LazyLock::new(|| Script::new("release", source!("lapse", "fence", "release")));
 /// Enter the queue and read.
 pub(super) static ENQUEUE: LazyLock<Script> =
-    LazyLock::new(|| Script::new("enqueue", include_str!("../scripts/enqueue.lua")));
+    LazyLock::new(|| Script::new("enqueue", source!("lapse", "enqueue")));
 /// Read owner, remaining time and fence.
-pub(super) static READ: LazyLock<Script> = LazyLock::new(|| Script::new("read", include_str!("../scripts/read.lua")));
+pub(super) static READ: LazyLock<Script> = LazyLock::new(|| Script::new("read", source!("read")));
 
 /// A script. Each is safe to run twice: where an answer was lost, it may be called again.
 #[derive(Debug)]

@@ -53,7 +53,7 @@ async fn an_attempt_dropped_at_any_await_leaves_nothing_on_the_masters() {
             break;
         }
     }
-    assert_eq!(servers[0].run::<i64>("DBSIZE").await, 2, "marker and fences");
+    assert_eq!(servers[0].run::<i64>("DBSIZE").await, 3, "marker, fences, and until when these are kept");
 }
 
 #[tokio::test]

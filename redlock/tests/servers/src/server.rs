@@ -99,6 +99,12 @@ impl Server {
         request.query_async(&mut self.connect().await?).await
     }
 
+    /// Runs a command whose words may have spaces.
+    pub async fn send<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> T {
+        let mut connection = self.connect().await.expect("a connection");
+        command.query_async(&mut connection).await.expect("an answer")
+    }
+
     /// How often a command was carried out, by clients and scripts.
     pub async fn calls(&self, command: &str) -> u64 {
         self.count(command, "calls").await
