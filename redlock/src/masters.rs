@@ -86,6 +86,11 @@ impl<M: Master> Masters<M> {
         Quorum::of(self.all.len())
     }
 
+    /// How long a call may take.
+    pub(crate) fn call_timeout(&self) -> Duration {
+        self.call_timeout
+    }
+
     /// When a call that is sent at `sent_at` times out.
     pub(crate) fn call_deadline(&self, sent_at: Instant) -> Instant {
         sent_at + self.call_timeout

@@ -114,6 +114,20 @@ pub(crate) fn is_final(error: &Error) -> bool {
     }
 }
 
+/// Whether an attempt failed by what this contender asks for, and another's might succeed.
+pub(crate) fn is_of_own_options(error: &Error) -> bool {
+    match error {
+        Error::TooSlow { .. } => true,
+        Error::NoQuorum { failures, .. } => failures.iter().any(|failure| failure.error == MasterError::TtlRefused),
+        Error::Contended { .. }
+        | Error::Expired
+        | Error::Lost { .. }
+        | Error::Invalid(_)
+        | Error::TokensRunOut
+        | Error::ShutDown => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -208,6 +222,8 @@ mod tests {
             (Error::TooSlow { left: Duration::ZERO, needed: Duration::ZERO }, false),
         ] {
             assert_eq!(is_final(&error), expected, "{error}");
+            let is_own = matches!(error, Error::TooSlow { .. }) || error.to_string().contains("TTL");
+            assert_eq!(is_of_own_options(&error), is_own, "{error}");
         }
     }
 }

@@ -17,5 +17,6 @@ mod server_errors;
 mod shutdown;
 mod tls;
 mod tokens;
+mod unpolled;
 mod waiting;
 mod watchdog;
