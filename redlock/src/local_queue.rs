@@ -284,7 +284,8 @@ impl Stint {
     /// The future's output, or `None` once the turn was taken away. Notes that the contender is polled.
     pub(crate) async fn run<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
-        poll_fn(|context| if self.note_poll() { future.as_mut().poll(context).map(Some) } else { Poll::Ready(None) }).await
+        poll_fn(|context| if self.note_poll() { future.as_mut().poll(context).map(Some) } else { Poll::Ready(None) })
+            .await
     }
 
     /// Waits until a contender of higher priority waits for the turn.

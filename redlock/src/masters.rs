@@ -188,9 +188,7 @@ impl<M: Master> Masters<M> {
     /// A new token for a lock, larger than all seen in its namespace.
     pub(crate) fn propose_token(&self, key: &LockKey) -> Result<Token, Error> {
         let micros = self.environment.unix_micros();
-        self.tokens
-            .propose(key.namespace(), micros)
-            .ok_or(Error::TokensRunOut)
+        self.tokens.propose(key.namespace(), micros).ok_or(Error::TokensRunOut)
     }
 
     /// A new owner of a lock, with a new token.

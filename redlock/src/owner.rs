@@ -87,7 +87,9 @@ mod tests {
         for token in ["", "x", "+5", "05", "0", "9007199254740992", "5 ", "5."] {
             assert_eq!(format!("a@{token}.{nonce}").parse::<Owner>(), Err(ForeignOwner), "{token:?}");
         }
-        for nonce in ["", "0123456789abcde", "0123456789ABCDEF", "+123456789abcdef", "00123456789abcdef", "0123456789abcdeg"] {
+        for nonce in
+            ["", "0123456789abcde", "0123456789ABCDEF", "+123456789abcdef", "00123456789abcdef", "0123456789abcdeg"]
+        {
             assert_eq!(format!("a@5.{nonce}").parse::<Owner>(), Err(ForeignOwner), "{nonce:?}");
         }
         for value in ["", "6f1c2a", "a@", "a@5", "a.0123456789abcdef", "@5.0123456789abcdef"] {

@@ -83,7 +83,11 @@ mod tests {
             (ours.as_str(), "job/night", Some(1_796_032_462_123_456)),
             ("worker-6d9f@17.0123456789abcdef", "worker-6d9f", Some(17)),
             ("worker-6d9f@17", "worker-6d9f@17", None),
-            ("a/b/not-a-uid-but-exactly-36-chars-long!@5.0123456789abcdef", "a/b/not-a-uid-but-exactly-36-chars-long!", Some(5)),
+            (
+                "a/b/not-a-uid-but-exactly-36-chars-long!@5.0123456789abcdef",
+                "a/b/not-a-uid-but-exactly-36-chars-long!",
+                Some(5),
+            ),
             ("f3c1aa0e", "f3c1aa0e", None),
             ("mail@example.org", "mail@example.org", None),
         ] {

@@ -48,8 +48,10 @@ async fn the_undo_of_a_lost_vote_leaves_the_grant_of_the_same_identity_and_token
     let (key, options) = (key("a"), LeaseOptions::new("twin", TTL));
     let lease = winner.try_acquire(&key, &options).await.expect("granted");
     let value = lease.owner().to_string();
-    eventually("it is on the last master", async || (servers[2].get(&key).await.as_ref() == Some(&value)).then_some(()))
-        .await;
+    eventually("it is on the last master", async || {
+        (servers[2].get(&key).await.as_ref() == Some(&value)).then_some(())
+    })
+    .await;
     let before = servers[2].calls("evalsha").await;
     slow.answers(Flow::Hold);
     let error = loser.try_acquire(&key, &options).await.expect_err("held by its twin");

@@ -17,7 +17,10 @@ async fn tokens_that_have_run_out_end_a_wait_at_once() {
         let _: i64 = server.run(&format!("ZADD {} 1e16 {}", key.fences_key(), key.redis_key())).await;
     }
     let options = LeaseOptions::new("a", TTL);
-    let error = timeout(PATIENCE, client.acquire(&key, &options, Wait::Forever)).await.expect("an end").expect_err("no token is left");
+    let error = timeout(PATIENCE, client.acquire(&key, &options, Wait::Forever))
+        .await
+        .expect("an end")
+        .expect_err("no token is left");
     assert_eq!(error.to_string(), "fencing tokens have run out");
     // The other locks of the namespace are none the worse.
     let other = redlock_test_servers::server::key("b");
@@ -74,6 +77,7 @@ async fn a_rolling_restart_under_a_holder_whose_clock_was_ahead_lets_no_token_fa
     }
     let token = lease.owner().token();
     lease.release().await;
-    let next = client(&servers).acquire(&key, &LeaseOptions::new("b", TTL), Wait::For(PATIENCE)).await.expect("granted");
+    let next =
+        client(&servers).acquire(&key, &LeaseOptions::new("b", TTL), Wait::For(PATIENCE)).await.expect("granted");
     assert!(next.owner().token() > token, "{} after {token}", next.owner().token());
 }

@@ -90,6 +90,8 @@ impl Plan {
             Some(Rule::RestartDelay | Rule::LongestTtl | Rule::WallClocks) => Some(Fault::Crash),
             Some(Rule::ClockJumps) => Some(Fault::SetClock),
             Some(Rule::OneCopy | Rule::SameMasters) => Some(Fault::CutMinority),
+            None if rules.rolling => Some(Fault::Crash),
+            Some(Rule::RenewalsCarryTokens) => Some(Fault::Crash),
             _ => None,
         };
         let faults = ALL.into_iter().filter(|fault| random.once_in(2) || needed == Some(*fault)).collect();
@@ -106,7 +108,7 @@ impl Plan {
             pauses: if random.once_in(3) { 0 } else { 100 + random.below(400) },
             long_delay: [CALL_TIMEOUT / 2, CALL_TIMEOUT * 3 / 2][random.index(2)],
             longest_delay: [CALL_TIMEOUT, LONGEST_PAUSE][random.index(2)],
-            wall_clocks: WALL_CLOCKS * if broken(Rule::WallClocks) { 20 } else { 1 },
+            wall_clocks: WALL_CLOCKS * if broken(Rule::WallClocks) || rules.rolling { 20 } else { 1 },
             longest_ttl: LONGEST_TTL * if broken(Rule::LongestTtl) { 4 } else { 1 },
         }
     }

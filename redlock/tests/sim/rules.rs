@@ -21,6 +21,8 @@ pub enum Rule {
     ComparesOwner,
     /// Masters vote on the token.
     VotesOnTokens,
+    /// Renewals and seeds carry the token to masters that have lost it.
+    RenewalsCarryTokens,
 }
 
 /// Which rule is broken, and what is checked nevertheless.
@@ -29,10 +31,13 @@ pub struct Rules {
     pub broken: Option<Rule>,
     /// Two holders at once are tolerated: only what a resource that checks tokens accepts is looked at.
     pub guarded: bool,
+    /// Wall clocks differ by more than the restart delay, and masters go away one after the other: only while the other
+    /// masters that have a holder's key are enough for every majority to have one of them.
+    pub rolling: bool,
 }
 
 impl Rules {
     pub fn without(rule: Rule) -> Self {
-        Self { broken: Some(rule), guarded: false }
+        Self { broken: Some(rule), ..Self::default() }
     }
 }

@@ -208,15 +208,7 @@ impl Draft {
     }
 
     /// Shows a lease. `owner` is the value of the key on the masters.
-    fn held(
-        &mut self,
-        holder: Holder,
-        owner: String,
-        lease: ShownLease,
-        masters: usize,
-        times: Times,
-        reason: &str,
-    ) {
+    fn held(&mut self, holder: Holder, owner: String, lease: ShownLease, masters: usize, times: Times, reason: &str) {
         let token = holder.token.map(api_token);
         let status = &mut self.status;
         let same = match token {

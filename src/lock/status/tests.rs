@@ -125,7 +125,10 @@ fn what_was_written_is_not_written_again() {
     let now = now();
     let states = [
         held(17, now, 300 * MS),
-        State::Contending { lost: None, answer: Some(Refusal::Contended(Some("other/x@5.0000000000000001".to_owned()))) },
+        State::Contending {
+            lost: None,
+            answer: Some(Refusal::Contended(Some("other/x@5.0000000000000001".to_owned()))),
+        },
         State::Contending { lost: Some(Loss::Expired), answer: None },
         State::Contending { lost: None, answer: Some(Refusal::Trouble(trouble(Reason::Quarantined))) },
         State::Observed(Sighting::Nobody),
