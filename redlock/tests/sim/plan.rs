@@ -87,11 +87,12 @@ pub struct Plan {
 impl Plan {
     pub fn draw(seed: u64, rules: Rules, random: &mut Random) -> Self {
         let needed = match rules.broken {
-            Some(Rule::RestartDelay | Rule::LongestTtl | Rule::WallClocks) => Some(Fault::Crash),
+            Some(Rule::RestartDelay | Rule::LongestTtl | Rule::WallClocks | Rule::RenewalsCarryTokens) => {
+                Some(Fault::Crash)
+            }
             Some(Rule::ClockJumps) => Some(Fault::SetClock),
             Some(Rule::OneCopy | Rule::SameMasters) => Some(Fault::CutMinority),
             None if rules.rolling => Some(Fault::Crash),
-            Some(Rule::RenewalsCarryTokens) => Some(Fault::Crash),
             _ => None,
         };
         let faults = ALL.into_iter().filter(|fault| random.once_in(2) || needed == Some(*fault)).collect();
