@@ -35,7 +35,7 @@ fn key() -> LockKey {
 }
 
 fn owner() -> Owner {
-    Owner::new("billing-7d4f9c-x2x9q", Token::new(MICROS).expect("a valid token"))
+    Owner::new("billing-7d4f9c-x2x9q", Token::new(MICROS).expect("a valid token"), 0x5eed)
 }
 
 #[divan::bench]
@@ -45,7 +45,7 @@ fn owner_to_text() -> String {
 
 #[divan::bench]
 fn owner_from_text() -> Owner {
-    black_box("billing-7d4f9c-x2x9q@1796032462123456").parse().expect("an owner")
+    black_box("billing-7d4f9c-x2x9q@1796032462123456.0000000000005eed").parse().expect("an owner")
 }
 
 #[divan::bench]

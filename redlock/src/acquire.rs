@@ -8,11 +8,11 @@ use tokio::time::Instant;
 
 use crate::claim::Claim;
 use crate::error::Error;
+use crate::fence::Token;
 use crate::key::LockKey;
 use crate::lease::{Grant, Lease, LeaseOptions};
 use crate::master::Master;
 use crate::masters::Masters;
-use crate::owner::Owner;
 use crate::protocol::vote::{VoteTally, VoteVerdict};
 use crate::read::read_all;
 use crate::release::release_in_background;
@@ -35,7 +35,11 @@ pub(crate) async fn try_acquire<M: Master>(
             Outcome::StaleToken if tries < TOKEN_TRIES => {
                 tries += 1;
                 // Reading takes note of the masters' tokens: the next proposal is larger.
-                read_all(masters, key).await;
+                let readings = read_all(masters, key).await;
+                let used_up = readings.iter().flatten().filter(|r| r.fence.is_some_and(|f| f.get() == Token::MAX));
+                if !masters.quorum().is_reached_by(masters.count() - used_up.count()) {
+                    return Err(Error::TokensRunOut);
+                }
             }
             Outcome::StaleToken => return Err(Error::Contended { holder: None, remaining: None }),
         }
@@ -56,7 +60,7 @@ async fn hold_vote<M: Master>(
     // Before the token is drawn: a process that sleeps between the two has an old token, and must not have a fresh
     // validity with it.
     let sent_at = Instant::now();
-    let owner = Owner::new(options.identity.clone(), masters.propose_token(key)?);
+    let owner = masters.new_owner(key, &options.identity)?;
     let claim = Arc::new(Claim::new(key.clone(), owner, options.ttl));
     // What happens from here to the grant is undone on the masters, also when this future is dropped.
     let mut attempt =

@@ -81,8 +81,8 @@ impl<M: Master> Client<M> {
     /// the order in which they began, across all processes as far as the masters' queues can be reached. The first
     /// attempt of each takes a lock that is free, as [`Self::try_acquire`] does.
     ///
-    /// When the time is over, the error is what prevented the last attempt. Only [`Error::Invalid`], which waiting does
-    /// not change, and [`Error::ShutDown`] end the wait before.
+    /// When the time is over, the error is what prevented the last attempt. Only [`Error::Invalid`] and
+    /// [`Error::TokensRunOut`], which waiting does not change, and [`Error::ShutDown`] end the wait before.
     pub async fn acquire(&self, key: &LockKey, options: &LeaseOptions, wait: Wait) -> Result<Lease, Error> {
         wait::acquire(&self.masters, &self.local_queues, key, options, wait).await
     }

@@ -7,13 +7,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rand::RngExt as _;
 
-/// The wall clock, for the tokens, and randomness, for the pauses. A simulation brings its own.
+/// The wall clock, for the tokens, and randomness, for the pauses and the owners. A simulation brings its own.
 pub trait Environment: fmt::Debug + Send + Sync + 'static {
     /// Microseconds of the Unix epoch. May be wrong and may jump: safety does not depend on it.
     fn unix_micros(&self) -> u64;
 
     /// A random time up to `bound`, inclusive.
     fn random_up_to(&self, bound: Duration) -> Duration;
+
+    /// A random number that no other grant has: the [owner](crate::owner)'s nonce.
+    fn nonce(&self) -> u64;
 }
 
 /// The machine's clock and randomness.
@@ -29,5 +32,9 @@ impl Environment for System {
 
     fn random_up_to(&self, bound: Duration) -> Duration {
         rand::rng().random_range(Duration::ZERO..=bound)
+    }
+
+    fn nonce(&self) -> u64 {
+        rand::rng().random()
     }
 }

@@ -26,7 +26,7 @@ pub enum Reason {
     Expired,
     /// Another has the lock, or may have had it since the last renewal.
     Lost,
-    /// The claim can never be granted: its TTL is zero or above the cap.
+    /// The claim can never be granted: its TTL is zero or above the cap, or tokens have run out.
     Invalid,
     /// The client was shut down.
     ShutDown,
@@ -120,7 +120,7 @@ pub enum Error {
     /// its time is over, and from [`try_acquire`](crate::Client::try_acquire), which does not ask who holds it.
     #[error("held by {}", holder.as_deref().unwrap_or("several contenders"))]
     Contended {
-        /// Value of the key on the most masters, if it was read: `<identity>@<token>`, or another library's value.
+        /// Value of the key on the most masters, if it was read: `<identity>@<token>.<nonce>`, or another library's value.
         holder: Option<String>,
         /// Time until a majority of the masters is free, on their clocks, unless the lease is renewed.
         remaining: Option<Duration>,
@@ -160,10 +160,14 @@ pub enum Error {
         /// Masters configured.
         masters: usize,
     },
-    /// The options can never work, or the namespace's tokens have run out. (A TTL above a master's cap is the master's
+    /// The options can never work. (A TTL above a master's cap is the master's
     /// answer: [`MasterError::TtlRefused`].)
     #[error("{0}")]
     Invalid(String),
+    /// Masters have seen the largest token that there is, for this lock or in this process for its namespace: no larger one
+    /// can be granted. Only a broken clock or client, or a hostile one, writes such a token.
+    #[error("fencing tokens have run out")]
+    TokensRunOut,
     /// The client was [shut down](crate::Client::shutdown). What it had asked for is being released.
     #[error("the client was shut down")]
     ShutDown,
@@ -189,7 +193,7 @@ impl Error {
             Self::TooSlow { .. } => Reason::TooSlow,
             Self::Expired => Reason::Expired,
             Self::Lost { .. } => Reason::Lost,
-            Self::Invalid(_) => Reason::Invalid,
+            Self::Invalid(_) | Self::TokensRunOut => Reason::Invalid,
             Self::ShutDown => Reason::ShutDown,
         }
     }

@@ -7,10 +7,12 @@ use crate::fence::Token;
 
 /// A lock's name: a namespace and a name within it.
 ///
-/// On a master the key `redlock:<namespace>/<name>` holds the owner, and channels with that prefix carry messages about
+/// On a master the key `redlock:<namespace>/<name>` holds the [owner](crate::owner), `<identity>@<token>.<nonce>`, and channels with that prefix carry messages about
 /// releases. The sorted set `redlock:<namespace>#fences` holds the last fencing token of each lock of the namespace. The
-/// sorted set `redlock:<namespace>#queue/<name>` is the queue of this lock. A namespace has neither `/` nor `#`, so the key
-/// of a lock is never that of another lock, nor a set of any namespace.
+/// sorted set `redlock:<namespace>#queue/<name>` is the queue of this lock, and `redlock:<namespace>#queue/<name> entered`
+/// says when each place was entered last. `redlock:<namespace>#queue/ kept` says until when each fence is kept. A
+/// namespace has neither `/` nor `#`, and a name no white space, so the key of a lock is never that of another lock, nor a
+/// set of any namespace.
 ///
 /// Cheap to clone: its names on a master are made once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -21,6 +23,8 @@ struct Names {
     key: String,
     fences: String,
     queue: String,
+    entered: String,
+    kept: String,
     namespace_end: usize,
 }
 
@@ -56,6 +60,8 @@ impl LockKey {
             key: format!("{PREFIX}{namespace}/{name}"),
             fences: format!("{PREFIX}{namespace}#fences"),
             queue: format!("{PREFIX}{namespace}#queue/{name}"),
+            entered: format!("{PREFIX}{namespace}#queue/{name} entered"),
+            kept: format!("{PREFIX}{namespace}#queue/ kept"),
             namespace_end: PREFIX.len() + namespace.len(),
         })))
     }
@@ -95,6 +101,18 @@ impl LockKey {
     pub fn queue_key(&self) -> &str {
         &self.0.queue
     }
+
+    /// The sorted set of when each place in the queue was entered last, on the master's clock.
+    #[must_use]
+    pub fn entered_key(&self) -> &str {
+        &self.0.entered
+    }
+
+    /// The sorted set of until when each fence of the namespace is kept, on the master's clock.
+    #[must_use]
+    pub fn kept_key(&self) -> &str {
+        &self.0.kept
+    }
 }
 
 impl fmt::Display for LockKey {
@@ -113,6 +131,8 @@ mod tests {
         assert_eq!(key.redis_key(), "redlock:billing/reports/nightly");
         assert_eq!(key.fences_key(), "redlock:billing#fences");
         assert_eq!(key.queue_key(), "redlock:billing#queue/reports/nightly");
+        assert_eq!(key.entered_key(), "redlock:billing#queue/reports/nightly entered");
+        assert_eq!(key.kept_key(), "redlock:billing#queue/ kept");
         assert_eq!(key.channel(Token::new(7).unwrap()), "redlock:billing/reports/nightly#7");
         assert_eq!((key.namespace(), key.name()), ("billing", "reports/nightly"));
         assert_eq!(key.to_string(), "billing/reports/nightly");

@@ -79,6 +79,11 @@
 //! it has seen (`docs/algorithm.md` has the SQL). This is what holds when clocks fail. Locks that another library took
 //! have no token.
 //!
+//! A master keeps the token of a lock for ten minutes after the last renewal or release, or for twice the longest lease
+//! where that is longer (twice the cap of its marker). Then it may be trimmed: renewals and releases do that now and then,
+//! in the same call. Where tokens have run out, which only a broken or hostile client brings about, a wait ends with
+//! [`Error::TokensRunOut`].
+//!
 //! # Waiting: who is next
 //! [`Client::acquire`] waits in a queue that every master keeps for the lock, across processes: by
 //! [`priority`](LeaseOptions::priority), then by time of waiting. A release tells the first contender, and the next one,
@@ -88,8 +93,12 @@
 //! The order is a promise of fairness, never of safety, and it is not absolute. The first attempt of an
 //! [`acquire`](Client::acquire), a [`try_acquire`](Client::try_acquire) and other libraries take a lock that is free, also
 //! where contenders wait for it. Of the contenders of one client, one at a time waits on the masters, with its own
-//! priority; the others wait in the local queue, and a later one does not displace it. Lower priorities wait for as long
-//! as higher ones come.
+//! priority; the others wait in the local queue, in the same order. It passes its turn on to a higher priority that comes
+//! later, and where its own options cannot be met now. Lower priorities wait for as long as higher ones come.
+//!
+//! A wait that nobody polls, in a `select!` that does something else, loses its turn at its deadline, and after about two
+//! seconds in any case. It goes back to its rank when it is polled again, and is granted nothing meanwhile. A contender
+//! that was killed holds nobody up either: its place in the masters' queues lapses after five seconds.
 //!
 //! # The watchdog: renewal
 //! With [`Renewal::Every`] each lease has a task that renews it on all masters, back to the full TTL, and seeds masters
@@ -131,7 +140,8 @@
 //! # Errors
 //! An [`Error`] says why an operation failed, and where masters failed what each said ([`MasterError`]). Each error has a
 //! [`Reason`], one of a few words, for metrics and conditions. [`Client::acquire`] tries again after all of them until its
-//! time is over, except for [`Error::Invalid`], which will not change, and [`Error::ShutDown`]. A lease that ends is no
+//! time is over, except for [`Error::Invalid`] and [`Error::TokensRunOut`], which will not change, and
+//! [`Error::ShutDown`]. A lease that ends is no
 //! error but a [`Loss`].
 //!
 //! # What it rests on
@@ -145,8 +155,10 @@
 //! - **A master remembers, or stays away.** A master that lost its data while a lease runs must not vote until the longest
 //!   lease is over. [`Marker::Required`] enforces that. With [`Marker::Unused`] the administrator of the server must ensure
 //!   it, and also that the server does not fail over to a replica.
-//! - **Tokens** need no clock while masters keep their data. Where a master lost it, the contenders' wall clocks must agree
-//!   to within the time for which it stays away less the longest validity.
+//! - **Tokens** need no clock while masters keep their data. Renewals give the holder's token to masters that lack it, so
+//!   that masters that are restarted one after the other under a holder need none either. Where a master lost a token
+//!   otherwise, the contenders' wall clocks must agree to within the time for which it stays away less the longest
+//!   validity; where it was trimmed, to within the time for which it is kept.
 //!
 //! # What it does not protect from
 //! A process that sleeps between [`Lease::is_held`] and its write cannot know that it has slept, as

@@ -139,7 +139,7 @@ pub enum News {
     Gap,
 }
 
-/// How long a master keeps a queue after the last contender entered it.
+/// How long a master keeps a place in a queue that is not entered anew. A contender that lives enters about once a second.
 pub const QUEUE_LIFETIME: Duration = Duration::from_secs(5);
 
 /// An independent master that stores locks.
@@ -162,11 +162,12 @@ pub trait Master: Send + Sync + 'static {
     /// Sets the key for the claim's owner and TTL if it is free, and votes on the owner's token.
     fn acquire(&self, claim: &Claim, deadline: Instant) -> impl Future<Output = Result<Vote, MasterError>> + Send;
 
-    /// Resets the expiry to the TTL if the key is the owner's. Never creates a key: an expired lease stays expired.
+    /// Resets the expiry to the TTL if the key is the owner's. Never creates a key: an expired lease stays expired. Carries
+    /// the token into the fence: the master votes for no smaller one, also where it had lost what it knew.
     fn renew(&self, claim: &Claim, deadline: Instant) -> impl Future<Output = Result<Extension, MasterError>> + Send;
 
-    /// Sets the key for the owner where the master lacks it, never over another owner's. Only for a holder that is still
-    /// valid.
+    /// Sets the key for the owner where the master lacks it, never over another owner's, and carries the token into the
+    /// fence. Only for a holder that is still valid.
     fn seed(&self, claim: &Claim, deadline: Instant) -> impl Future<Output = Result<Extension, MasterError>> + Send;
 
     /// Deletes the key if it is the owner's. With `wake` it also removes the first place from the queue, if there is

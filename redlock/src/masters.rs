@@ -17,6 +17,7 @@ use crate::fence::{Token, TokenClock};
 use crate::hand_overs::HandOvers;
 use crate::key::LockKey;
 use crate::master::{Extension, Master};
+use crate::owner::Owner;
 use crate::pending_releases::PendingReleases;
 use crate::quorum::Quorum;
 use crate::voters::Voters;
@@ -85,6 +86,11 @@ impl<M: Master> Masters<M> {
     /// Their majority.
     pub(crate) fn quorum(&self) -> Quorum {
         Quorum::of(self.all.len())
+    }
+
+    /// How long a call may take.
+    pub(crate) fn call_timeout(&self) -> Duration {
+        self.call_timeout
     }
 
     /// When a call that is sent at `sent_at` times out.
@@ -189,9 +195,12 @@ impl<M: Master> Masters<M> {
     /// A new token for a lock, larger than all seen in its namespace.
     pub(crate) fn propose_token(&self, key: &LockKey) -> Result<Token, Error> {
         let micros = self.environment.unix_micros();
-        self.tokens
-            .propose(key.namespace(), micros)
-            .ok_or_else(|| Error::Invalid("fencing tokens have run out".to_owned()))
+        self.tokens.propose(key.namespace(), micros).ok_or(Error::TokensRunOut)
+    }
+
+    /// A new owner of a lock, with a new token.
+    pub(crate) fn new_owner(&self, key: &LockKey, identity: &str) -> Result<Owner, Error> {
+        Ok(Owner::new(identity, self.propose_token(key)?, self.environment.nonce()))
     }
 
     /// Takes note of a token of a lock that was seen: later proposals are larger.

@@ -171,7 +171,7 @@ mod tests {
     const TTL: Duration = Duration::from_secs(30);
 
     fn release(number: usize, ttl: Duration, now: Instant) -> PendingRelease {
-        let owner = Owner::new("x".to_owned(), Token::new(number as u64 + 1).unwrap());
+        let owner = Owner::new("x".to_owned(), Token::new(number as u64 + 1).unwrap(), 7);
         PendingRelease::new(&Arc::new(Claim::new(LockKey::new("a", "b").unwrap(), owner, ttl)), false, now)
     }
 

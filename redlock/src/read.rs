@@ -6,6 +6,7 @@ use futures::stream::StreamExt as _;
 use tokio::time::Instant;
 
 use crate::error::{Error, MasterError};
+use crate::fence::Token;
 use crate::key::LockKey;
 use crate::master::{Master, Reading};
 use crate::masters::Masters;
@@ -19,7 +20,8 @@ pub(crate) async fn read<M: Master>(masters: &Arc<Masters<M>>, key: &LockKey) ->
     Observation::of(masters.quorum(), &readings, masters.name_failures(failed), sent_at.elapsed())
 }
 
-/// What each master knows of the lock. Takes note of the tokens that they show.
+/// What each master knows of the lock. Takes note of the tokens that they show. The largest that there is counts for this
+/// lock alone: it must not use up the tokens of others.
 pub(crate) async fn read_all<M: Master>(masters: &Arc<Masters<M>>, key: &LockKey) -> Vec<Result<Reading, MasterError>> {
     let deadline = masters.call_deadline(Instant::now());
     let mut answers = masters.ask(0..masters.count(), |masters, index| {
@@ -28,7 +30,9 @@ pub(crate) async fn read_all<M: Master>(masters: &Arc<Masters<M>>, key: &LockKey
     });
     let mut readings = vec![Err(MasterError::Timeout); masters.count()];
     while let Some((index, reading)) = answers.next().await {
-        if let Ok(Reading { fence: Some(token), .. }) = reading {
+        if let Ok(Reading { fence: Some(token), .. }) = reading
+            && token.get() < Token::MAX
+        {
             masters.observe_token(key, token);
         }
         readings[index] = reading;

@@ -19,12 +19,11 @@ use crate::error::{Error, MasterError};
 use crate::fence::Token;
 use crate::key::LockKey;
 use crate::lease::{Lease, LeaseOptions};
-use crate::local_queue::LocalQueues;
+use crate::local_queue::{LocalQueues, Seat, Stint};
 use crate::master::{Heard, Master, News, Place, Queued};
 use crate::masters::Masters;
-use crate::owner::Owner;
 use crate::protocol::contention::{Contention, MessageVerdict, NextTurn, ReleaseMessages, Standing};
-use crate::protocol::waiting::{LONGEST_PAUSE, NextStep, Pause, is_final};
+use crate::protocol::waiting::{LONGEST_PAUSE, NextStep, Pause, is_final, is_of_own_options};
 
 /// How long the messages of the other masters are waited for after the first about a release.
 const STRAGGLERS: Duration = Duration::from_millis(10);
@@ -86,39 +85,56 @@ pub(crate) async fn acquire<M: Master>(
     options.validate()?;
     let since = Instant::now();
     let deadline = wait.deadline();
-    let in_local_queue = until(deadline, local_queues.turn(key, options.priority));
-    let Some(mut turn) = masters.unless_closing(in_local_queue).await? else {
-        return Err(Error::Contended { holder: None, remaining: None });
-    };
-    // Others wait: to try first would be to overtake them.
-    let others_wait = turn.session.inbox.is_some() || masters.hand_overs.is_recent(key, Instant::now);
-    let mut contender = Contender { masters, key, options, since, place: None, session: &mut turn.session };
-    let mut next = if others_wait { NextStep::Check } else { NextStep::Try };
+    let seat = local_queues.seat(key, options.priority, masters.call_timeout());
+    // Others may wait: to try first would be to overtake them.
+    let mut next = if masters.hand_overs.is_recent(key, Instant::now) { NextStep::Check } else { NextStep::Try };
     let mut failures = 0;
     loop {
-        let (error, pause) = match next {
-            NextStep::Try => match contender.attempt().await {
-                Ok(lease) => return Ok(lease),
-                Err(Error::Contended { .. }) => {
-                    next = NextStep::Check;
-                    continue;
+        let Some(mut turn) = masters.unless_closing(until(deadline, seat.turn(deadline))).await? else {
+            return Err(Error::Contended { holder: None, remaining: None });
+        };
+        if turn.session.inbox.is_some() {
+            next = NextStep::Check;
+        }
+        let stint = turn.stint();
+        let session = &mut turn.session;
+        let contender =
+            Contender { masters, key, options, since, seat: &seat, stint: &stint, failures, place: None, session };
+        // Dropped where the turn was taken away, with what it had under way.
+        let end = stint.run(contender.contend(next, deadline)).await;
+        drop(turn);
+        next = NextStep::Check;
+        match end {
+            Some(Ok(TurnEnd::Granted(lease))) => return Ok(lease),
+            Some(Err(error)) => return Err(error),
+            Some(Ok(TurnEnd::Refused { error, pause, failures: so_far })) => {
+                failures = so_far;
+                if masters.unless_closing(until(deadline, tokio::time::sleep(pause))).await?.is_none() {
+                    return Err(error);
                 }
-                Err(error) if is_final(&error) => return Err(error),
-                Err(error) => (error, Pause::after_outage(failures, |from, to| masters.random_between(from, to))),
-            },
-            NextStep::Check => contender.check(failures).await?,
-        };
-        failures = if pause.is_orderly { 0 } else { failures + 1 };
-        next = match masters.unless_closing(until(deadline, contender.pause(pause))).await? {
-            Some(next) => next,
-            None => return Err(error),
-        };
+            }
+            Some(Ok(TurnEnd::Displaced)) | None => {}
+        }
     }
+}
+
+/// How a contender's turn ends, other than by an error that ends its wait.
+enum TurnEnd {
+    /// It is granted the lock.
+    Granted(Lease),
+    /// What it asks for cannot be had now, and others wait: it tries again after the pause.
+    Refused { error: Error, pause: Duration, failures: u32 },
+    /// A contender of higher priority waits.
+    Displaced,
 }
 
 /// The contender of this client that waits on the masters.
 struct Contender<'a, M: Master> {
     masters: &'a Arc<Masters<M>>,
+    seat: &'a Seat<Session>,
+    stint: &'a Stint,
+    /// Attempts that have failed in a row.
+    failures: u32,
     key: &'a LockKey,
     options: &'a LeaseOptions,
     since: Instant,
@@ -127,6 +143,50 @@ struct Contender<'a, M: Master> {
 }
 
 impl<M: Master> Contender<'_, M> {
+    /// Contends until its turn, or its wait, is over.
+    async fn contend(mut self, mut next: NextStep, deadline: Option<Instant>) -> Result<TurnEnd, Error> {
+        let masters = self.masters;
+        loop {
+            let (error, pause) = match next {
+                NextStep::Try => match self.attempt().await {
+                    Ok(lease) => return Ok(TurnEnd::Granted(lease)),
+                    Err(Error::Contended { .. }) => {
+                        self.failures += 1;
+                        next = NextStep::Check;
+                        continue;
+                    }
+                    Err(error) if is_final(&error) => return Err(error),
+                    Err(error) => {
+                        let pause = Pause::after_outage(self.failures, |from, to| masters.random_between(from, to));
+                        self.failures += 1;
+                        if is_of_own_options(&error) && self.seat.others_wait() {
+                            return Ok(TurnEnd::Refused { error, pause: pause.length, failures: self.failures });
+                        }
+                        (error, pause)
+                    }
+                },
+                NextStep::Check => self.check().await?,
+            };
+            if pause.then == NextStep::Check {
+                // Another holds the lock for longer.
+                self.failures = 0;
+            }
+            let stint = self.stint;
+            let paused = async {
+                tokio::select! {
+                    biased;
+                    next = self.pause(pause) => Some(next),
+                    () = stint.displaced() => None,
+                }
+            };
+            next = match masters.unless_closing(until(deadline, paused)).await? {
+                Some(Some(next)) => next,
+                Some(None) => return Ok(TurnEnd::Displaced),
+                None => return Err(error),
+            };
+        }
+    }
+
     async fn attempt(&mut self) -> Result<Lease, Error> {
         // The attempt itself finds what earlier messages say.
         while let Some(Ok(heard)) = self.session.inbox.as_mut().map(|inbox| inbox.heard.try_recv()) {
@@ -137,7 +197,7 @@ impl<M: Master> Contender<'_, M> {
 
     /// Subscribes and enters the queue, if it has not before, and decides what to wait for. Returns also the error to end
     /// with if the time is over meanwhile. Fails only where no attempt can help.
-    async fn check(&mut self, failures: u32) -> Result<(Error, Pause), Error> {
+    async fn check(&mut self) -> Result<(Error, Pause), Error> {
         let inbox = if let Some(inbox) = &self.session.inbox {
             inbox.name
         } else {
@@ -147,7 +207,7 @@ impl<M: Master> Contender<'_, M> {
         };
         let answers = self.enter(inbox).await?;
         let contention = Contention::of(self.masters.quorum(), &answers);
-        let pause = Pause::after_check(&contention, failures, |from, to| self.masters.random_between(from, to));
+        let pause = Pause::after_check(&contention, self.failures, |from, to| self.masters.random_between(from, to));
         let error = if contention.standing == Standing::Unknown {
             let failed = (0..).zip(answers).filter_map(|(index, answer)| Some((index, answer.err()?)));
             let failures = self.masters.name_failures(failed);
@@ -166,8 +226,12 @@ impl<M: Master> Contender<'_, M> {
             Arc::clone(&enqueued.place)
         } else {
             // A token is unique, so this is too.
-            let contender = Owner::new(self.options.identity.clone(), self.masters.propose_token(self.key)?);
+            let contender = self.masters.new_owner(self.key, &self.options.identity)?;
             let place = Arc::new(Place::new(&contender, inbox, self.options.priority, self.since));
+            self.stint.clean_up_with({
+                let (masters, key, place) = (Arc::clone(self.masters), self.key.clone(), Arc::clone(&place));
+                move || leave_in_background(&masters, &key, &place, (0..masters.count()).collect())
+            });
             self.place = Some(Enqueued {
                 masters: self.masters,
                 key: self.key,
@@ -265,21 +329,23 @@ impl<M: Master> Contender<'_, M> {
 }
 
 /// Subscribes to releases on all masters. Returns once a majority has subscribed, or all have answered.
+///
+/// In tasks of their own: a master takes one subscription at a time, and a wait that nobody polls must not hold up those of
+/// other locks.
 async fn subscribe<M: Master>(masters: &Arc<Masters<M>>, key: &LockKey, name: Token) -> Inbox {
     let (wake, heard) = mpsc::unbounded_channel();
     let deadline = masters.call_deadline(Instant::now());
     let mut answers = masters.ask(0..masters.count(), |masters, index| {
         let (key, wake) = (key.clone(), wake.clone());
-        async move { (index, masters[index].subscribe(&key, name, index, wake, deadline).await) }
+        tokio::spawn(async move { masters[index].subscribe(&key, name, index, wake, deadline).await })
     });
     let mut subscribed = 0;
-    while let Some((_, answer)) = answers.next().await {
-        subscribed += usize::from(answer.is_ok());
+    while let Some(answer) = answers.next().await {
+        subscribed += usize::from(matches!(answer, Ok(Ok(()))));
         if masters.quorum().is_reached_by(subscribed) {
             break;
         }
     }
-    masters.finish_in_background(answers);
     Inbox { name, heard }
 }
 

@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn a_follower_names_the_leader_as_long_as_it_is_proven() {
         let now = Instant::now();
-        let known = Knowledge::of(&observed(Some("web-0@17"), Some(5 * SECOND)), now, SECOND);
+        let known = Knowledge::of(&observed(Some("web-0@17.0000000000000001"), Some(5 * SECOND)), now, SECOND);
         let answer = |after| Answer::new("web-1", None, Some(&known), now + after);
         assert_eq!(
             json(&answer(Duration::from_millis(400))),
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn what_an_earlier_life_of_the_same_name_held_does_not_make_a_leader() {
         let now = Instant::now();
-        let known = Knowledge::of(&observed(Some("web-0@17"), Some(5 * SECOND)), now, SECOND);
+        let known = Knowledge::of(&observed(Some("web-0@17.0000000000000001"), Some(5 * SECOND)), now, SECOND);
         assert_eq!(Answer::new("web-0", None, Some(&known), now).name, "");
     }
 

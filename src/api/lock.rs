@@ -119,6 +119,9 @@ pub struct DistributedLockStatus {
     /// smaller than the largest it has seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fencing_token: Option<i64>,
+    /// The whole value of the key on the masters, so that another process can adopt the grant. Absent without a holder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
     /// When the present grant was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acquire_time: Option<MicroTime>,

@@ -1,5 +1,5 @@
 //! Monitors the servers between reconciles. A task per cluster asks each server once a second whether it is still as the last
-//! reconcile left it, and triggers a reconcile if it is not. The task changes nothing, except that it trims old fencing tokens.
+//! reconcile left it, and triggers a reconcile if it is not. The task changes nothing.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -27,8 +27,6 @@ const PERIOD: Duration = Duration::from_secs(1);
 const MAX_FAILURES: u32 = 2;
 /// When a reconcile is requested again, if the last request changed nothing.
 const REPEAT_AFTER: Duration = Duration::from_secs(15);
-/// How often old fencing tokens are trimmed.
-const TRIM_PERIOD: Duration = Duration::from_secs(3600);
 
 /// What a check of a server found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +76,6 @@ struct MonitoredServer {
     host: String,
     admin: Option<Admin>,
     failures: u32,
-    trimmed: Option<Instant>,
 }
 
 // === impl MonitorTarget ===
@@ -228,12 +225,6 @@ impl MonitoredServer {
             Some(admin) => admin,
             none => none.insert(Admin::connect(&self.host, REDIS_PORT, password).await?),
         };
-        let (run_id, armed) = admin.check().await?;
-        if armed && self.trimmed.is_none_or(|at| at.elapsed() >= TRIM_PERIOD) {
-            let now = u64::try_from(jiff::Timestamp::now().as_microsecond()).unwrap_or(0);
-            admin.trim_fences(now).await?;
-            self.trimmed = Some(Instant::now());
-        }
-        Ok((run_id, armed))
+        admin.check().await
     }
 }

@@ -78,6 +78,7 @@ pub(crate) fn held_status(token: i64) -> DistributedLockStatus {
         phase: Some(LockPhase::Held),
         holder: Some("job/night".to_owned()),
         fencing_token: Some(token),
+        owner: Some(format!("job/night/{UID}@{token}.0000000000000001")),
         transitions: Some(1),
         observed_generation: Some(1),
         ..DistributedLockStatus::default()

@@ -47,8 +47,7 @@ pub(crate) fn recorded_owner(lock: &DistributedLock) -> Option<Owner> {
     if status.phase != Some(LockPhase::Held) || status.holder.as_deref() != Some(holder) {
         return None;
     }
-    let token = u64::try_from(status.fencing_token?).ok().and_then(Token::new)?;
-    Some(Owner::new(identity(holder, uid), token))
+    status.owner.as_deref()?.parse::<Owner>().ok().filter(|owner| owner.identity() == identity(holder, uid))
 }
 
 /// The token as a number of the API.
@@ -79,11 +78,16 @@ mod tests {
 
     #[test]
     fn the_holder_is_shown_without_what_makes_it_unique() {
-        let ours = format!("{}@1796032462123456", identity("job/night", fixtures::UID));
+        let ours = format!("{}@1796032462123456.0123456789abcdef", identity("job/night", fixtures::UID));
         for (value, name, token) in [
             (ours.as_str(), "job/night", Some(1_796_032_462_123_456)),
-            ("worker-6d9f@17", "worker-6d9f", Some(17)),
-            ("a/b/not-a-uid-but-exactly-36-chars-long!@5", "a/b/not-a-uid-but-exactly-36-chars-long!", Some(5)),
+            ("worker-6d9f@17.0123456789abcdef", "worker-6d9f", Some(17)),
+            ("worker-6d9f@17", "worker-6d9f@17", None),
+            (
+                "a/b/not-a-uid-but-exactly-36-chars-long!@5.0123456789abcdef",
+                "a/b/not-a-uid-but-exactly-36-chars-long!",
+                Some(5),
+            ),
             ("f3c1aa0e", "f3c1aa0e", None),
             ("mail@example.org", "mail@example.org", None),
         ] {
@@ -97,7 +101,7 @@ mod tests {
         let mut lock = fixtures::lock();
         assert_eq!(recorded_owner(&lock), None, "no status");
         lock.status = Some(fixtures::held_status(17));
-        let owner = Owner::new(identity("job/night", fixtures::UID), Token::new(17).unwrap());
+        let owner = Owner::new(identity("job/night", fixtures::UID), Token::new(17).unwrap(), 1);
         assert_eq!(recorded_owner(&lock), Some(owner));
 
         let change = |f: fn(&mut crate::api::DistributedLockStatus)| {
@@ -107,7 +111,8 @@ mod tests {
         };
         assert_eq!(change(|s| s.phase = Some(LockPhase::Waiting)), None, "another resource of the same holder has it");
         assert_eq!(change(|s| s.holder = Some("other".to_owned())), None);
-        assert_eq!(change(|s| s.fencing_token = None), None);
-        assert_eq!(change(|s| s.fencing_token = Some(-1)), None);
+        assert_eq!(change(|s| s.owner = None), None);
+        assert_eq!(change(|s| s.owner = Some("job/night@17.0000000000000001".to_owned())), None, "another identity");
+        assert_eq!(change(|s| s.owner = Some("6f1c2a".to_owned())), None, "another library");
     }
 }

@@ -34,7 +34,7 @@ async fn three_pods_elect_one_leader_which_releases_the_lock_when_it_is_stopped(
         let pods: Api<Pod> = env.api();
         let mut watch = Watch::start(&pods, names.clone());
         let leader = watch.claim(PODS, "a first leader", |_| true).await;
-        shown_in_status(env, &leader).await;
+        let owner = shown_in_status(env, &leader).await;
         for name in &names {
             let expected = if *name == leader.pod { 200 } else { 503 };
             assert_eq!(agent::get(&pods, name, agent::PORT, "/leader").await.unwrap().0, expected, "{name}");
@@ -44,7 +44,7 @@ async fn three_pods_elect_one_leader_which_releases_the_lock_when_it_is_stopped(
         }
 
         let probe = Probe::start(&masters, &redis_key(env, "web-leader")).await;
-        probe.until_on_all(&format!("{}@{}", leader.pod, leader.token)).await;
+        probe.until_on_all(&owner).await;
         pods.delete(&leader.pod, &DeleteParams::default()).await.unwrap();
         let next = watch.claim(PODS, "a successor", |c| c.token > leader.token).await;
         assert_ne!(next.pod, leader.pod);
@@ -55,7 +55,7 @@ async fn three_pods_elect_one_leader_which_releases_the_lock_when_it_is_stopped(
         agent::assert_one_leader_at_a_time(&watch.finish());
         record.assert_tokens_only_grow();
         for master in 0..MASTERS {
-            record.assert_deleted(master, &format!("{}@{}", leader.pod, leader.token));
+            record.assert_deleted(master, &owner);
         }
     })
     .await;
@@ -67,7 +67,7 @@ async fn a_killed_leader_has_a_successor_within_ttl_plus_two_seconds_with_a_larg
         let (_, names) = three_pods(env).await;
         let mut watch = Watch::start(&env.api(), names);
         let leader = watch.claim(PODS, "a first leader", |_| true).await;
-        shown_in_status(env, &leader).await;
+        let owner = shown_in_status(env, &leader).await;
         let next = kill_and_follow(env, &mut watch, &leader).await;
         shown_in_status(env, &next).await;
         agent::assert_one_leader_at_a_time(&watch.finish());
@@ -127,8 +127,8 @@ async fn kill_and_follow(env: &Env, watch: &mut Watch, leader: &Claim) -> Claim 
     next
 }
 
-/// Waits until the lock's status names this leader and its token.
-async fn shown_in_status(env: &Env, leader: &Claim) {
+/// Waits until the lock's status names this leader and its token. Returns the owner that it shows.
+async fn shown_in_status(env: &Env, leader: &Claim) -> String {
     let locks: Api<DistributedLock> = env.api();
     let shows = |lock: &DistributedLock| {
         let status = lock.status.as_ref();
@@ -137,6 +137,8 @@ async fn shown_in_status(env: &Env, leader: &Claim) {
         is_held(lock) && token == Some(leader.token) && holder == Some(&leader.pod)
     };
     wait::until(&locks, "web-leader", &format!("led by {} with {}", leader.pod, leader.token), shows).await;
+    let lock = locks.get("web-leader").await.unwrap();
+    lock.status.and_then(|s| s.owner).expect("a held lock shows its owner")
 }
 
 /// Waits until a sidecar knows the leader, also if it does not lead itself.

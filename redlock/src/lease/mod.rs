@@ -50,7 +50,7 @@ impl Lease {
         &self.key
     }
 
-    /// The holder: identity and fencing token.
+    /// The holder: identity, fencing token and nonce.
     #[must_use]
     pub fn owner(&self) -> &Owner {
         &self.owner

@@ -39,9 +39,6 @@ pub(crate) struct Pause {
     pub(crate) needed: usize,
     /// Messages about earlier grants do not end it.
     pub(crate) from: Option<Token>,
-    /// Whether another contender holds the lock or goes first. Otherwise a vote or an answer failed, and the next pause
-    /// is longer.
-    pub(crate) is_orderly: bool,
 }
 
 impl Pause {
@@ -49,28 +46,34 @@ impl Pause {
     /// from zero. `draw` draws a time between two bounds.
     pub(crate) fn after_outage(failures: u32, draw: impl FnOnce(Duration, Duration) -> Duration) -> Self {
         let length = draw_pause(OUTAGE_PAUSE, failures, draw);
-        Self { length, then: NextStep::Try, needed: 1, from: None, is_orderly: false }
+        Self { length, then: NextStep::Try, needed: 1, from: None }
     }
 
-    /// The pause after a check of the lock, as [`Self::after_outage`].
+    /// The pause after a check of the lock, when `failures` attempts in a row have failed. After the first failure it is
+    /// never zero: a lock that is free by all answers, and still not granted, is not asked for without end.
     pub(crate) fn after_check(
         contention: &Contention,
         failures: u32,
-        draw: impl FnOnce(Duration, Duration) -> Duration,
+        draw: impl Fn(Duration, Duration) -> Duration,
     ) -> Self {
         let Contention { standing, holder, needed, ahead, .. } = contention;
-        let (length, then, is_orderly) = match *standing {
+        let again = failures.saturating_sub(1);
+        let shortest = match failures {
+            0 => Duration::ZERO,
+            _ => draw_pause(SPLIT_PAUSE, again, &draw).min(HEAD_START),
+        };
+        let (length, then) = match *standing {
             Standing::Held(free_in) => {
                 let turn = free_in.saturating_add(STAGGER * *ahead);
                 let longest = draw_pause(LONGEST_PAUSE, 0, draw);
-                if turn <= longest { (turn, NextStep::Try, true) } else { (longest, NextStep::Check, true) }
+                if turn <= longest { (turn.max(shortest), NextStep::Try) } else { (longest, NextStep::Check) }
             }
-            Standing::Free => (LONGEST_PAUSE.min(HEAD_START * *ahead), NextStep::Try, true),
-            Standing::Split => (draw_pause(SPLIT_PAUSE, failures, draw), NextStep::Try, false),
-            Standing::Unknown => (draw_pause(OUTAGE_PAUSE, failures, draw), NextStep::Try, false),
+            Standing::Free => (LONGEST_PAUSE.min(HEAD_START * *ahead).max(shortest), NextStep::Try),
+            Standing::Split => (draw_pause(SPLIT_PAUSE, again, draw), NextStep::Try),
+            Standing::Unknown => (draw_pause(OUTAGE_PAUSE, again, draw), NextStep::Try),
         };
         let from = holder.as_deref().and_then(|holder| holder.parse::<Owner>().ok()).map(|owner| owner.token());
-        Self { length, then, needed: *needed, from, is_orderly }
+        Self { length, then, needed: *needed, from }
     }
 
     /// The pause after another contender was named for the release of `token`'s grant: it has a head start. Ends within
@@ -83,7 +86,7 @@ impl Pause {
     ) -> Self {
         let length = draw(HEAD_START, HEAD_START * 3 / 2).min(longest);
         let (needed, from) = (quorum.votes_needed(), Token::new(token.get() + 1));
-        Self { length, then: NextStep::Check, needed, from, is_orderly: true }
+        Self { length, then: NextStep::Check, needed, from }
     }
 }
 
@@ -102,12 +105,26 @@ fn pause_bounds(first: Duration, failures: u32) -> (Duration, Duration) {
 /// Whether a later attempt would end the same way: the claim can never be granted, or the client was shut down.
 pub(crate) fn is_final(error: &Error) -> bool {
     match error {
-        Error::Invalid(_) | Error::ShutDown => true,
+        Error::Invalid(_) | Error::TokensRunOut | Error::ShutDown => true,
         Error::NoQuorum { failures, needed, masters, .. } => {
             let refusals = failures.iter().filter(|failure| failure.error == MasterError::TtlRefused).count();
             refusals > masters - needed
         }
         Error::Contended { .. } | Error::TooSlow { .. } | Error::Expired | Error::Lost { .. } => false,
+    }
+}
+
+/// Whether an attempt failed by what this contender asks for, and another's might succeed.
+pub(crate) fn is_of_own_options(error: &Error) -> bool {
+    match error {
+        Error::TooSlow { .. } => true,
+        Error::NoQuorum { failures, .. } => failures.iter().any(|failure| failure.error == MasterError::TtlRefused),
+        Error::Contended { .. }
+        | Error::Expired
+        | Error::Lost { .. }
+        | Error::Invalid(_)
+        | Error::TokensRunOut
+        | Error::ShutDown => false,
     }
 }
 
@@ -127,12 +144,12 @@ mod tests {
         longest
     }
 
-    fn after_check(standing: Standing, ahead: u32, failures: u32) -> (Duration, NextStep, bool) {
-        let holder = Some("a@7".to_owned());
+    fn after_check(standing: Standing, ahead: u32, failures: u32) -> (Duration, NextStep) {
+        let holder = Some("a@7.0000000000000001".to_owned());
         let contention = Contention { standing, holder, needed: 2, ahead, is_decided: true };
         let pause = Pause::after_check(&contention, failures, longest);
         assert_eq!((pause.needed, pause.from), (2, Token::new(7)), "releases of the holder's grant count");
-        (pause.length, pause.then, pause.is_orderly)
+        (pause.length, pause.then)
     }
 
     #[test]
@@ -145,25 +162,35 @@ mod tests {
     #[test]
     fn what_follows_a_check_depends_on_how_the_lock_stands() {
         for (standing, ahead, failures, pause) in [
-            (Standing::Held(millis(101)), 0, 9, (millis(101), NextStep::Try, true)),
-            (Standing::Held(millis(101)), 3, 0, (millis(116), NextStep::Try, true)),
-            (Standing::Held(millis(1000)), 0, 0, (millis(1000), NextStep::Try, true)),
-            (Standing::Held(millis(1001)), 0, 0, (millis(1000), NextStep::Check, true)),
-            (Standing::Held(Duration::MAX), 1000, 0, (millis(1000), NextStep::Check, true)),
-            (Standing::Free, 0, 9, (millis(0), NextStep::Try, true)),
-            (Standing::Free, 3, 0, (millis(150), NextStep::Try, true)),
-            (Standing::Free, 1000, 0, (millis(1000), NextStep::Try, true)),
-            (Standing::Split, 3, 2, (millis(16), NextStep::Try, false)),
-            (Standing::Unknown, 3, 2, (millis(200), NextStep::Try, false)),
+            (Standing::Held(millis(101)), 0, 9, (millis(101), NextStep::Try)),
+            (Standing::Held(millis(101)), 3, 0, (millis(116), NextStep::Try)),
+            (Standing::Held(millis(1000)), 0, 0, (millis(1000), NextStep::Try)),
+            (Standing::Held(millis(1001)), 0, 0, (millis(1000), NextStep::Check)),
+            (Standing::Held(Duration::MAX), 1000, 0, (millis(1000), NextStep::Check)),
+            (Standing::Free, 0, 0, (millis(0), NextStep::Try)),
+            (Standing::Free, 3, 0, (millis(150), NextStep::Try)),
+            (Standing::Free, 3, 9, (millis(150), NextStep::Try)),
+            (Standing::Free, 1000, 0, (millis(1000), NextStep::Try)),
+            (Standing::Split, 3, 3, (millis(16), NextStep::Try)),
+            (Standing::Unknown, 3, 3, (millis(200), NextStep::Try)),
         ] {
             assert_eq!(after_check(standing, ahead, failures), pause, "{standing:?}, {ahead} ahead");
         }
     }
 
     #[test]
+    fn no_pause_after_a_failed_attempt_is_zero() {
+        for (failures, pause) in [(1, 4), (2, 8), (4, 32), (5, 50), (u32::MAX, 50)] {
+            assert_eq!(after_check(Standing::Free, 0, failures), (millis(pause), NextStep::Try), "{failures} failures");
+            let held = Standing::Held(millis(1));
+            assert_eq!(after_check(held, 0, failures), (millis(pause), NextStep::Try), "{failures} failures");
+        }
+    }
+
+    #[test]
     fn a_failed_attempt_is_tried_again_after_a_growing_pause() {
         let pause = Pause::after_outage(1, longest);
-        let expected = Pause { length: millis(100), then: NextStep::Try, needed: 1, from: None, is_orderly: false };
+        let expected = Pause { length: millis(100), then: NextStep::Try, needed: 1, from: None };
         assert_eq!(pause, expected);
     }
 
@@ -171,8 +198,7 @@ mod tests {
     fn a_contender_that_was_named_has_a_head_start() {
         let seven = Token::new(7).unwrap();
         let behind = |left| Pause::behind_another(Quorum::of(FIVE), seven, left, longest);
-        let expected =
-            Pause { length: millis(75), then: NextStep::Check, needed: 3, from: Token::new(8), is_orderly: true };
+        let expected = Pause { length: millis(75), then: NextStep::Check, needed: 3, from: Token::new(8) };
         assert_eq!(behind(LONGEST_PAUSE), expected);
         assert_eq!(behind(millis(10)).length, millis(10));
     }
@@ -188,6 +214,7 @@ mod tests {
         for (error, expected) in [
             (Error::Invalid("identity".to_owned()), true),
             (Error::ShutDown, true),
+            (Error::TokensRunOut, true),
             (no_quorum(3), true),
             (no_quorum(2), false),
             (no_quorum(0), false),
@@ -195,6 +222,8 @@ mod tests {
             (Error::TooSlow { left: Duration::ZERO, needed: Duration::ZERO }, false),
         ] {
             assert_eq!(is_final(&error), expected, "{error}");
+            let is_own = matches!(error, Error::TooSlow { .. }) || error.to_string().contains("TTL");
+            assert_eq!(is_of_own_options(&error), is_own, "{error}");
         }
     }
 }

@@ -181,7 +181,9 @@ impl RedisMaster {
             .call(deadline, async |connection, link| {
                 let run_id = if required { link.run_id.as_str() } else { "" };
                 let ttl = millis(claim.ttl()).to_string();
-                script.run(connection, &[claim.key().redis_key()], &[claim.value(), &ttl, run_id]).await
+                let (key, token) = (claim.key(), claim.owner().token().to_string());
+                let keys = [key.redis_key(), key.fences_key(), key.kept_key()];
+                script.run(connection, &keys, &[claim.value(), &ttl, run_id, &token]).await
             })
             .await?;
         match answer {
@@ -271,8 +273,10 @@ impl Master for RedisMaster {
     }
 
     async fn release(&self, claim: &Claim, wake: bool, deadline: Instant) -> Result<ReleaseAnswer, MasterError> {
-        let keys = [claim.key().redis_key(), claim.key().queue_key()];
-        let args = [claim.value(), if wake { "1" } else { "0" }];
+        let key = claim.key();
+        let keys = [key.redis_key(), key.queue_key(), key.entered_key(), key.fences_key(), key.kept_key()];
+        let (lifetime, ttl) = (millis(QUEUE_LIFETIME).to_string(), millis(claim.ttl()).to_string());
+        let args = [claim.value(), if wake { "1" } else { "0" }, &lifetime, &ttl];
         match self.call(deadline, async |connection, _| RELEASE.run::<i64>(connection, &keys, &args).await).await? {
             0 => Ok(ReleaseAnswer::NotOwner),
             1 => Ok(ReleaseAnswer::Deleted),
@@ -289,9 +293,9 @@ impl Master for RedisMaster {
     }
 
     async fn enqueue(&self, key: &LockKey, place: &Place, deadline: Instant) -> Result<Queued, MasterError> {
-        let keys = [key.redis_key(), key.queue_key()];
+        let keys = [key.redis_key(), key.queue_key(), key.entered_key()];
         let (priority, waited) = (place.priority().to_string(), place.waited().as_micros().to_string());
-        let lifetime = QUEUE_LIFETIME.as_millis().to_string();
+        let lifetime = millis(QUEUE_LIFETIME).to_string();
         let args = [place.name(), &priority, &waited, &lifetime];
         let (owner, remaining, ahead) =
             self.call(deadline, async |connection, _| ENQUEUE.run(connection, &keys, &args).await).await?;
@@ -299,9 +303,11 @@ impl Master for RedisMaster {
     }
 
     async fn dequeue(&self, key: &LockKey, place: &Place, deadline: Instant) -> Result<(), MasterError> {
-        let mut command = redis::cmd("ZREM");
-        command.arg(key.queue_key()).arg(place.name());
-        self.call(deadline, async |mut connection, _| command.query_async(&mut connection).await).await
+        let mut commands = redis::pipe();
+        for set in [key.queue_key(), key.entered_key()] {
+            commands.cmd("ZREM").arg(set).arg(place.name()).ignore();
+        }
+        self.call(deadline, async |mut connection, _| commands.exec_async(&mut connection).await).await
     }
 
     async fn subscribe(
@@ -358,9 +364,9 @@ async fn unsubscribe_when_closed(
 
 /// What a script read of a lock: owner, time to live in milliseconds (negative without an end), fence.
 fn reading(owner: Option<Vec<u8>>, remaining: i64, fence: Option<f64>) -> Reading {
-    // Scores are whole numbers up to 2^53, exact in a double.
+    // Scores are whole numbers up to 2^53, exact in a double. A larger one leaves no token: it counts as the largest.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    let fence = fence.and_then(|f| Token::new(f as u64));
+    let fence = fence.and_then(|f| Token::new((f as u64).min(Token::MAX)));
     // Some libraries write random bytes, which are no text: these are shown escaped.
     let text = |value: Vec<u8>| String::from_utf8(value).unwrap_or_else(|e| e.as_bytes().escape_ascii().to_string());
     Reading { owner: owner.map(text), remaining: u64::try_from(remaining).ok().map(Duration::from_millis), fence }

@@ -9,32 +9,24 @@ use redis::{ErrorKind, FromRedisValue, RedisResult, ServerErrorKind};
 use super::link::master_error;
 use crate::error::MasterError;
 
-/// The source of a script, which does nothing without keys.
+/// The source of a script: the guard, by which it does nothing without keys, its heads, and the script itself.
 macro_rules! source {
     ($($file:literal),+) => {
-        concat!(include_str!("../scripts/guard.lua"), $(include_str!($file)),+)
-    };
-}
-
-/// The source of a script that runs only on an armed master.
-macro_rules! armed {
-    ($file:literal) => {
-        source!("../scripts/armed.lua", $file)
+        concat!(include_str!("../scripts/guard.lua"), $(include_str!(concat!("../scripts/", $file, ".lua"))),+)
     };
 }
 
 /// Compare and reset the expiry.
-pub(super) static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new("renew", armed!("../scripts/renew.lua")));
+pub(super) static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new("renew", source!("armed", "fence", "renew")));
 /// Set where missing.
-pub(super) static SEED: LazyLock<Script> = LazyLock::new(|| Script::new("seed", armed!("../scripts/seed.lua")));
+pub(super) static SEED: LazyLock<Script> = LazyLock::new(|| Script::new("seed", source!("armed", "fence", "seed")));
 /// Compare and delete.
 pub(super) static RELEASE: LazyLock<Script> =
-    LazyLock::new(|| Script::new("release", source!("../scripts/release.lua")));
+    LazyLock::new(|| Script::new("release", source!("lapse", "fence", "release")));
 /// Enter the queue and read.
-pub(super) static ENQUEUE: LazyLock<Script> =
-    LazyLock::new(|| Script::new("enqueue", source!("../scripts/enqueue.lua")));
+pub(super) static ENQUEUE: LazyLock<Script> = LazyLock::new(|| Script::new("enqueue", source!("lapse", "enqueue")));
 /// Read owner, remaining time and fence.
-pub(super) static READ: LazyLock<Script> = LazyLock::new(|| Script::new("read", source!("../scripts/read.lua")));
+pub(super) static READ: LazyLock<Script> = LazyLock::new(|| Script::new("read", source!("read")));
 
 /// The sources of all scripts. Where clients may not run EVAL, an administrator loads them with SCRIPT LOAD.
 #[must_use]

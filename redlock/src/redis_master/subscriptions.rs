@@ -107,9 +107,10 @@ mod tests {
         assert!(subscriptions.add("redlock:x/a", Waiter { index: 3, wake: a.clone() }));
         assert!(subscriptions.add("redlock:x/b", Waiter { index: 4, wake: b }));
         let token = Token::new(7).unwrap();
-        for (text, news) in
-            [("job@7 other@9 5", News::Released { token, next: "other@9 5".into() }), ("released", News::Gap)]
-        {
+        for (text, news) in [
+            ("job@7.000000000000000b other@9 5", News::Released { token, next: "other@9 5".into() }),
+            ("released", News::Gap),
+        ] {
             subscriptions.route(&message("redlock:x/a", text));
             assert_eq!(woken_a.try_recv(), Ok(Heard { master: 3, news }));
         }

@@ -129,11 +129,12 @@ async fn our_late_release_and_renewal_leave_another_librarys_lock_as_it_is() {
 async fn any_value_of_another_client_is_shown_as_the_holder() {
     let arena = Arena::start(LONG, 0).await;
     let ours = arena.client(CALL_TIMEOUT);
-    let values: [(&[u8], &str); 6] = [
+    let values: [(&[u8], &str); 7] = [
         (b"6f1c2a0b-77d0-4d8c-a1f7-3f0c2a9d1e55", "6f1c2a0b-77d0-4d8c-a1f7-3f0c2a9d1e55"),
         (b"5Pj0Rr3uJ7q+/w==", "5Pj0Rr3uJ7q+/w=="),
         (b"worker@host", "worker@host"),
-        (b"job/x@0123", "job/x@0123"),
+        (b"job/x@123", "job/x@123"),
+        (b"job/x@0123.0123456789abcdef", "job/x@0123.0123456789abcdef"),
         (b"a client with spaces", "a client with spaces"),
         // Bytes drawn at random, as rslock and redlock-rs write them.
         (b"\x07r\xc3\x28\xff\"\n", r#"\x07r\xc3(\xff\"\n"#),

@@ -85,6 +85,9 @@ fn bounds(bounds: &Bounds) -> String {
             words.push(format!("{what} {count}"));
         }
     }
+    if bounds.rolling {
+        words.push("only under a holder".to_owned());
+    }
     if bounds.clocks == Clocks::Any {
         words.push("any wall clocks".to_owned());
     }

@@ -46,6 +46,7 @@ const BOUNDS: Bounds = Bounds {
     successions: 0,
     pauses: false,
     crashes: 0,
+    rolling: false,
     late: 1,
     writes: 0,
     clocks: Clocks::Agree,
@@ -53,6 +54,8 @@ const BOUNDS: Bounds = Bounds {
 const TWICE: Bounds = Bounds { attempts: [2, 1], ..BOUNDS };
 const RENEWAL: Bounds = Bounds { rounds: [1, 0], ..BOUNDS };
 const RESTART: Bounds = Bounds { crashes: 1, ..BOUNDS };
+/// A restart under a holder that has renewed, as one master after the other is restarted.
+const ROLLING: Bounds = Bounds { crashes: 1, rolling: true, late: 0, clocks: Clocks::Any, ..RENEWAL };
 const FENCING: Bounds = Bounds { clocks: Clocks::Any, writes: 1, ..BOUNDS };
 const SUCCESSION: Bounds = Bounds { successions: 1, ..BOUNDS };
 const PAUSE: Bounds = Bounds { pauses: true, ..SUCCESSION };
@@ -104,6 +107,12 @@ fn all_rules() -> Vec<Row> {
             title: "fencing, whatever the wall clocks show",
             bounds: FENCING,
             happens: &[Granted, StaleTokenRefused, StaleWriteRefused],
+            ..ROW
+        },
+        Row {
+            title: "a restart under a holder, whatever the wall clocks show",
+            bounds: ROLLING,
+            happens: &[Granted, Renewed, SeedTaken, VoteOfRestarted, GrantedAfterRestart],
             ..ROW
         },
     ]
@@ -174,6 +183,14 @@ fn one_left_out() -> Vec<Row> {
             remark: "A later grant has a smaller token.",
             rules: Rules { fencing_vote: false, ..all },
             bounds: FENCING,
+            breaks: Some(Promise::TokensRise),
+            ..LEFT_OUT
+        },
+        Row {
+            title: "renewals and seeds that carry the token",
+            remark: "A master that has the key by a seed does not know the token, and one that restarts forgets it: both vote for a smaller one.",
+            rules: Rules { renewals_carry_token: false, ..all },
+            bounds: ROLLING,
             breaks: Some(Promise::TokensRise),
             ..LEFT_OUT
         },
@@ -276,6 +293,11 @@ pub fn wide_rows() -> Vec<Row> {
         Row { title: "both clients renew", bounds: Bounds { rounds: [1, 1], late: 0, ..BOUNDS }, ..ROW },
         Row { title: "two renewals", bounds: Bounds { rounds: [2, 0], ..BOUNDS }, ..ROW },
         Row { title: "renewal and a restart", bounds: Bounds { crashes: 1, ..RENEWAL }, ..ROW },
+        Row {
+            title: "two restarts under a holder, one after the other",
+            bounds: Bounds { crashes: 2, rounds: [2, 0], ..ROLLING },
+            ..ROW
+        },
         Row { title: "three restarts, two attempts", bounds: Bounds { crashes: 3, late: 0, ..TWICE }, ..ROW },
         Row { title: "fencing, two attempts", bounds: Bounds { attempts: [2, 1], late: 0, ..FENCING }, ..ROW },
         Row { title: "a successor and a restart", bounds: Bounds { crashes: 1, ..PAUSE }, ..ROW },

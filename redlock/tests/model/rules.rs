@@ -48,6 +48,8 @@ pub struct Rules {
     pub fencing_vote: bool,
     /// A token is drawn no earlier than validity counts from.
     pub token_drawn_at_send: bool,
+    /// A master that renews or takes a seed has seen the holder's token from then on.
+    pub renewals_carry_token: bool,
     /// The guarded resource refuses tokens that are smaller than the largest it has seen.
     pub guard: bool,
     pub adoption: Adoption,
@@ -65,6 +67,7 @@ impl Rules {
         extend_while_valid: true,
         fencing_vote: true,
         token_drawn_at_send: true,
+        renewals_carry_token: true,
         guard: true,
         adoption: Adoption::NewToken,
     };
@@ -96,6 +99,8 @@ pub struct Bounds {
     pub pauses: bool,
     /// Restarts of masters, which lose all their data.
     pub crashes: u8,
+    /// Whether a master restarts only while all others are armed and have the key of a holder.
+    pub rolling: bool,
     /// Requests that may be under way at one time although their sender does not wait for them any more.
     pub late: u32,
     /// Writes of each client to the guarded resource: 0 or 1.

@@ -123,7 +123,8 @@ impl World {
                     steps.push(Step::Hear(client, index));
                 }
             }
-            if state.crashes_left > 0 && master.is_armed() {
+            if state.crashes_left > 0 && master.is_armed() && (!self.bounds.rolling || has_lasting_holder(state, index))
+            {
                 // With all rules a restart is the same whether it is noticed or not: no vote until the delay has passed.
                 steps.push(if self.rules.arming { Step::Restart(index) } else { Step::RestartUnseen(index) });
             }
@@ -253,6 +254,13 @@ impl World {
             }
         }
     }
+}
+
+/// Whether all masters but this one are armed and have the key of a holder.
+fn has_lasting_holder(state: &State, restarts: usize) -> bool {
+    let holds = |token| state.clients.iter().any(|client| client.holds() && client.token == token);
+    let mut others = (0..MASTERS).filter(|index| *index != restarts).map(|index| &state.masters[index]);
+    others.all(|master| master.is_armed() && holds(master.owner))
 }
 
 /// The client that waits for this master's answer to that request.

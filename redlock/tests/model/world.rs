@@ -177,7 +177,7 @@ impl World {
         }
         let ttl = self.bounds.ttl;
         let rises = token > master.fence;
-        match kind {
+        let reply = match kind {
             Kind::Acquire => {
                 let set = master.owner == 0;
                 if set {
@@ -225,7 +225,12 @@ impl World {
                 }
                 reply
             }
+        };
+        let carries = matches!(kind, Kind::Renew | Kind::Seed | Kind::Adopt) && self.rules.renewals_carry_token;
+        if carries && reply == Reply::Yes && master.owner == token {
+            master.fence = master.fence.max(token);
         }
+        reply
     }
 
     /// A client counts the answers that have reached it.

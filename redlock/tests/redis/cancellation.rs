@@ -51,7 +51,8 @@ async fn an_attempt_dropped_at_any_await_leaves_nothing_on_the_masters() {
         }
     }
     for server in &servers {
-        eventually("marker and fences alone", async || (server.run::<i64>("DBSIZE").await == 2).then_some(())).await;
+        let left = "marker, fences, and until when these are kept";
+        eventually(left, async || (server.run::<i64>("DBSIZE").await == 3).then_some(())).await;
     }
 }
 

@@ -287,6 +287,10 @@ impl Environment for PanicsOnce {
         assert!(!self.armed.swap(false, Ordering::SeqCst), "the panic of this test");
         System.random_up_to(bound)
     }
+
+    fn nonce(&self) -> u64 {
+        System.nonce()
+    }
 }
 
 #[tokio::test]

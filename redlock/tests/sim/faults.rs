@@ -115,7 +115,7 @@ impl State {
     /// A master's process ends. It may come back at once, not armed, with its data or without. It is armed only after the
     /// restart delay.
     fn crash(&mut self, master: usize, now: Instant) {
-        if !self.servers[master].up {
+        if !self.servers[master].up || !self.may_lose(master, now) {
             return;
         }
         let keeps = self.random.once_in(4);
@@ -138,9 +138,25 @@ impl State {
         }
     }
 
+    /// Whether a master may lose its data. Where masters restart one after the other under a holder: only if, for every
+    /// lock of which any master knows a token, as many other armed masters as a majority has have the key of a grant.
+    fn may_lose(&self, master: usize, now: Instant) -> bool {
+        if !self.plan.rules.rolling {
+            return true;
+        }
+        let others = || self.servers.iter().enumerate().filter(|(index, server)| *index != master && server.armed);
+        let held: Vec<_> = others().flat_map(|(_, server)| server.held(now)).collect();
+        self.servers.iter().flat_map(crate::server::Server::known).all(|lock| {
+            held.iter().filter(|(key, _)| key == lock).any(|entry| {
+                let masters = held.iter().filter(|other| *other == entry).count();
+                masters > self.plan.masters / 2 && self.elected.contains_key(&entry.1)
+            })
+        })
+    }
+
     /// A master loses all its keys and its marker. That counts as a crash as soon as it is noticed.
     fn flush(&mut self, master: usize, now: Instant) {
-        if !self.servers[master].armed {
+        if !self.servers[master].armed || !self.may_lose(master, now) {
             return;
         }
         self.note(now, || format!("m{master} is flushed"));

@@ -37,6 +37,8 @@ use schedule::run;
 const SEEDS: u64 = 2000;
 /// Schedules within which a broken rule must break a promise.
 const FEW: u64 = 2000;
+/// Schedules in which masters restart one after the other.
+const ROLLING: u64 = 300;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|v| v.parse().unwrap_or_else(|_| panic!("{name}={v} is not a number")))
@@ -105,7 +107,7 @@ fn clocks_of_a_majority_that_jump_make_a_second_holder() {
 
 #[test]
 fn a_resource_that_checks_tokens_is_safe_from_a_second_holder() {
-    let rules = Rules { broken: Some(Rule::ClockJumps), guarded: true };
+    let rules = Rules { broken: Some(Rule::ClockJumps), guarded: true, ..Rules::default() };
     let sum = run_all(0, 60, rules, cores(), false).unwrap_or_else(|failure| panic!("{failure:?}"));
     let counts = sum.total.counts;
     assert!(counts.overlaps > 0 && counts.refused > 0, "{counts:?}");
@@ -114,6 +116,20 @@ fn a_resource_that_checks_tokens_is_safe_from_a_second_holder() {
 #[test]
 fn tokens_fall_after_a_loss_of_data_if_wall_clocks_differ_too_much() {
     let found = violation(Rule::WallClocks);
+    assert!(found.contains("token"), "{found}");
+}
+
+#[test]
+fn masters_that_restart_one_after_the_other_under_a_holder_let_no_token_fall_whatever_wall_clocks_show() {
+    let rules = Rules { rolling: true, ..Rules::default() };
+    let sum = run_all(0, ROLLING, rules, cores(), false).unwrap_or_else(|failure| panic!("{failure:?}"));
+    assert!(sum.total.tally.crashes > ROLLING / 4, "too few masters restart");
+}
+
+#[test]
+fn tokens_fall_then_if_renewals_do_not_carry_them() {
+    let rules = Rules { broken: Some(Rule::RenewalsCarryTokens), rolling: true, guarded: false };
+    let found = run_all(0, ROLLING, rules, cores(), false).expect_err("a rule that is broken shows").violation;
     assert!(found.contains("token"), "{found}");
 }
 

@@ -227,4 +227,8 @@ impl Environment for SimEnvironment {
         self.world.disturb(self.client);
         self.world.time(bound + Duration::from_micros(1))
     }
+
+    fn nonce(&self) -> u64 {
+        self.world.draw(|random| random.below(u64::MAX))
+    }
 }

@@ -102,10 +102,13 @@ pub struct Plan {
 impl Plan {
     pub fn draw(seed: u64, rules: Rules, random: &mut Random) -> Self {
         let needed = match rules.broken {
-            Some(Rule::RestartDelay | Rule::LongestTtl | Rule::WallClocks) => Some(Fault::Crash),
+            Some(Rule::RestartDelay | Rule::LongestTtl | Rule::WallClocks | Rule::RenewalsCarryTokens) => {
+                Some(Fault::Crash)
+            }
             Some(Rule::ClockJumps) => Some(Fault::SetClock),
             Some(Rule::OneCopy | Rule::SameMasters | Rule::OneServerOneVote) => Some(Fault::CutMinority),
             Some(Rule::ReleasesAreKept) => Some(Fault::Reset),
+            None if rules.rolling => Some(Fault::Crash),
             _ => None,
         };
         let long_leases = match rules.broken {
@@ -131,7 +134,7 @@ impl Plan {
             pauses: if random.once_in(3) { 0 } else { 100 + random.below(400) },
             long_delay: [CALL_TIMEOUT / 2, CALL_TIMEOUT * 3 / 2][random.index(2)],
             longest_delay: [CALL_TIMEOUT, LONGEST_PAUSE][random.index(2)],
-            wall_clocks: WALL_CLOCKS * if broken(Rule::WallClocks) { 20 } else { 1 },
+            wall_clocks: WALL_CLOCKS * if broken(Rule::WallClocks) || rules.rolling { 20 } else { 1 },
             longest_ttl: match rules.broken {
                 _ if long_leases => LONG_TTL,
                 Some(Rule::LongestTtl) => 4 * LONGEST_TTL,

@@ -1,7 +1,7 @@
 //! The queue of a lock on a server.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,30 +11,30 @@ use redlock_engine::master::{Place, QUEUE_LIFETIME};
 #[derive(Default)]
 pub struct Queue {
     places: BTreeSet<(Reverse<i16>, Duration, Arc<str>)>,
-    ends: Duration,
+    /// When each was entered last.
+    entered: BTreeMap<Arc<str>, Duration>,
 }
 
 impl Queue {
-    /// Clears the queue if nobody has entered for its lifetime.
-    pub fn expire(&mut self, clock: Duration) {
-        if clock >= self.ends {
-            self.places.clear();
-        }
+    /// Removes waiters that were not entered for too long, or in the future of a clock that was set back.
+    pub fn lapse(&mut self, clock: Duration) {
+        self.entered.retain(|_, entered| *entered + QUEUE_LIFETIME >= clock && *entered <= clock);
+        self.places.retain(|(_, _, waiter)| self.entered.contains_key(waiter));
     }
 
     /// Adds a waiter, or keeps its place. Returns how many are before it.
     pub fn enter(&mut self, place: &Place, waited: Duration, clock: Duration) -> usize {
-        self.ends = clock + QUEUE_LIFETIME;
-        if let Some(ahead) = self.places.iter().position(|(_, _, waiter)| **waiter == *place.name()) {
-            return ahead;
+        let name: Arc<str> = place.name().into();
+        let is_new = self.entered.insert(Arc::clone(&name), clock).is_none();
+        if is_new {
+            self.places.insert((Reverse(place.priority()), clock.saturating_sub(waited), Arc::clone(&name)));
         }
-        let entered = (Reverse(place.priority()), clock.saturating_sub(waited), place.name().into());
-        let ahead = self.places.range(..&entered).count();
-        self.places.insert(entered);
-        ahead
+        self.lapse(clock);
+        self.places.iter().position(|(_, _, waiter)| *waiter == name).expect("it was entered")
     }
 
     pub fn leave(&mut self, waiter: &str) {
+        self.entered.remove(waiter);
         self.places.retain(|(_, _, other)| **other != *waiter);
     }
 
@@ -43,6 +43,8 @@ impl Queue {
     }
 
     pub fn take_first(&mut self) -> Option<Arc<str>> {
-        self.places.pop_first().map(|(_, _, waiter)| waiter)
+        let (_, _, waiter) = self.places.pop_first()?;
+        self.entered.remove(&waiter);
+        Some(waiter)
     }
 }

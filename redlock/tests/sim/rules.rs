@@ -25,6 +25,8 @@ pub enum Rule {
     OneServerOneVote,
     /// A release that did not arrive is sent once the master is reachable again.
     ReleasesAreKept,
+    /// Renewals and seeds carry the token to masters that have lost it.
+    RenewalsCarryTokens,
 }
 
 /// Which rule is broken, and how much is checked then.
@@ -33,10 +35,13 @@ pub struct Rules {
     pub broken: Option<Rule>,
     /// Two holders at once are tolerated: only the writes that a resource with token checks accepts are checked.
     pub guarded: bool,
+    /// Wall clocks differ by more than the restart delay, and masters go away one after the other: only while the other
+    /// masters that have a holder's key are enough for every majority to have one of them.
+    pub rolling: bool,
 }
 
 impl Rules {
     pub fn without(rule: Rule) -> Self {
-        Self { broken: Some(rule), guarded: false }
+        Self { broken: Some(rule), ..Self::default() }
     }
 }

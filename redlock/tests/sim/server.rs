@@ -64,6 +64,9 @@ pub struct Listener {
     pub of: Connection,
 }
 
+/// Dead contenders that one release passes over.
+const PASSED_OVER: usize = 16;
+
 /// Whole milliseconds, in which a server counts: a key's TTL loses up to one.
 pub fn whole(time: Duration) -> Duration {
     Duration::from_millis(u64::try_from(time.as_millis()).expect("a short time"))
@@ -153,6 +156,11 @@ impl Server {
         self.keys.keys().filter_map(held).collect()
     }
 
+    /// The locks of which it knows a token.
+    pub fn known(&self) -> impl Iterator<Item = &String> {
+        self.fences.keys()
+    }
+
     /// When that owner's key expires, in true time, if no clock is set meanwhile.
     pub fn expires(&self, key: &str, owner: &str, now: Instant) -> Option<Instant> {
         let entry = self.entry(key, now).filter(|entry| entry.owner == owner)?;
@@ -190,14 +198,23 @@ impl Server {
         now: Instant,
     ) -> Result<Extension, MasterError> {
         self.check(ttl)?;
-        let (key, owner) = (key.redis_key(), owner.to_string());
+        let (key, token, owner) = (key.redis_key(), owner.token().get(), owner.to_string());
         match self.entry(key, now) {
             None => Ok(Extension::Missing),
             Some(entry) if entry.owner != owner => Ok(Extension::HeldByOther),
             Some(_) => {
                 self.set(key, &owner, ttl, now);
+                self.carry(key, token);
                 Ok(Extension::Extended)
             }
+        }
+    }
+
+    /// A renewal or a seed carries the token into the fence.
+    fn carry(&mut self, key: &str, token: u64) {
+        if self.broken != Some(Rule::RenewalsCarryTokens) {
+            let fence = self.fences.entry(key.to_owned()).or_default();
+            *fence = token.max(*fence);
         }
     }
 
@@ -209,11 +226,12 @@ impl Server {
         now: Instant,
     ) -> Result<Extension, MasterError> {
         self.check(ttl)?;
-        let (key, owner) = (key.redis_key(), owner.to_string());
+        let (key, token, owner) = (key.redis_key(), owner.token().get(), owner.to_string());
         if self.holds_other(key, &owner, now) {
             return Ok(Extension::HeldByOther);
         }
         self.set(key, &owner, ttl, now);
+        self.carry(key, token);
         Ok(Extension::Extended)
     }
 
@@ -229,10 +247,15 @@ impl Server {
         let name = name.to_owned();
         // A place ends with its inbox. A waiter that does not listen to its inbox is dead.
         let channel = |place: &str| format!("{name}#{}", place.rsplit(' ').next().unwrap_or_default());
+        let mut passed_over = 0;
         let next = loop {
             let Some(next) = self.queue(key, now).take_first() else { return ReleaseAnswer::Deleted };
             if self.listeners.iter().any(|listener| listener.channel == channel(&next)) {
                 break next;
+            }
+            passed_over += 1;
+            if passed_over == PASSED_OVER {
+                return ReleaseAnswer::Deleted;
             }
         };
         let news = News::Released { token: owner.token(), next: (*next).into() };
@@ -246,7 +269,7 @@ impl Server {
     fn queue(&mut self, key: &LockKey, now: Instant) -> &mut Queue {
         let clock = self.clock_at(now);
         let queue = self.queues.entry(key.redis_key().to_owned()).or_default();
-        queue.expire(clock);
+        queue.lapse(clock);
         queue
     }
 

@@ -5,11 +5,9 @@
 //! - [`fitness`]: what a server says of itself, and whether it may vote
 //! - [`arm`]: the armed marker, without which a server has no vote
 //! - [`acl`]: the users of clients, and what each of them may do
-//! - [`fences`]: trims old fencing tokens
 
 pub(crate) mod acl;
 pub(crate) mod arm;
-pub(crate) mod fences;
 pub(crate) mod fitness;
 #[cfg(test)]
 mod tests;

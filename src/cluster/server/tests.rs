@@ -322,21 +322,3 @@ async fn what_was_read_of_one_process_is_never_used_to_arm_the_next() {
     let fresh = server.facts().await;
     assert!(!fresh.is_armed() && fresh.run_id != facts.run_id && fresh.namespaces.is_empty(), "{fresh:?}");
 }
-
-#[tokio::test]
-async fn only_tokens_of_locks_that_nobody_asked_for_in_a_day_are_forgotten() {
-    const DAY: u64 = 24 * 3600 * 1_000_000;
-    let server = MasterServer::start(&RootKey::generate()).await;
-    let now = 1_796_032_462_123_456_u64;
-    let old = now - DAY - 1;
-    let _: i64 = server.as_operator(&format!("ZADD redlock:tests#fences {old} a {} b {now} c", now - DAY)).await;
-    let _: i64 = server.as_operator(&format!("ZADD redlock:billing#fences {old} a")).await;
-    // A lock with such a name.
-    let () = server.as_operator("SET redlock:tests/x#fences owner@1").await;
-    let _: i64 = server.as_operator(&format!("ZADD redlock:tests#queue/x#fences {old} waiter@2")).await;
-    server.admin().await.trim_fences(now).await.unwrap();
-    let left: Vec<String> = server.as_operator("ZRANGE redlock:tests#fences 0 -1").await;
-    assert_eq!(left, ["b", "c"]);
-    assert_eq!(server.as_operator::<i64>("EXISTS redlock:billing#fences").await, 0);
-    assert_eq!(server.as_operator::<i64>("EXISTS redlock:tests/x#fences redlock:tests#queue/x#fences").await, 2);
-}

@@ -21,7 +21,7 @@ fn snapshot(lock: &DistributedLock, cluster: &RedisLockCluster) -> Snapshot {
 }
 
 fn owner() -> Owner {
-    Owner::new(identity("job/night", fixtures::UID), Token::new(17).unwrap())
+    Owner::new(identity("job/night", fixtures::UID), Token::new(17).unwrap(), 1)
 }
 
 fn held() -> State {

@@ -157,7 +157,7 @@ async fn a_new_process_adopts_the_same_grant_and_shows_nothing_else_meanwhile() 
 async fn a_grant_that_ended_meanwhile_is_reported_as_lost_and_acquired_again() {
     let servers = Server::start_armed(5).await;
     let (lock, mut process) = (subject("lock", 1), Process::leading());
-    let gone = Owner::new(identity("job", &lock.uid), Token::new(17).expect("a valid token"));
+    let gone = Owner::new(identity("job", &lock.uid), Token::new(17).expect("a valid token"), 1);
     process.keeper.assign(&lock, target(&engine(&servers)), hold(&lock, TTL, Some(gone)));
     let owner = process.until_held(&lock).await;
     assert!(owner.token().get() > 17);
@@ -205,7 +205,7 @@ async fn a_grant_that_no_status_records_does_not_block_its_own_resource() {
     let servers = Server::start_armed(5).await;
     let (lock, mut process) = (subject("lock", 1), Process::leading());
     for server in &servers {
-        let value = format!("{}@17", identity("job", &lock.uid));
+        let value = format!("{}@17.0000000000000001", identity("job", &lock.uid));
         let _: String = server.run(&format!("SET {} {value} PX 60000", key().redis_key())).await;
     }
     process.keeper.assign(&lock, target(&engine(&servers)), hold(&lock, TTL, None));

@@ -192,7 +192,7 @@ mod tests {
     fn a_renewal_is_shown_alike_and_another_grant_is_not() {
         let now = Instant::now();
         let held = |token, renewals| State::Held {
-            owner: Owner::new("a", Token::new(token).unwrap()),
+            owner: Owner::new("a", Token::new(token).unwrap(), 1),
             grant: Grant { acquired_at: now, renewed_at: now, valid_until: now, votes: 5, renewals },
         };
         assert!(held(1, 0).shows_same_as(&held(1, 9)));

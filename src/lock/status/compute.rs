@@ -96,7 +96,7 @@ pub(crate) fn compute(view: &View<'_>, masters: usize, times: Times, now: Now) -
                 valid_until: Some(grant.valid_until),
                 votes: grant.votes,
             };
-            draft.held(Holder::of(owner), lease, masters, times, "Acquired");
+            draft.held(Holder::of(owner), owner.to_string(), lease, masters, times, "Acquired");
             draft.available();
             true
         }
@@ -193,7 +193,7 @@ impl Draft {
             Sighting::Somebody { value, renewed_at, valid_until, votes } => {
                 let (renewed_at, valid_until, votes) = (*renewed_at, *valid_until, *votes);
                 let lease = ShownLease { acquired_at: renewed_at, renewed_at, valid_until, votes };
-                self.held(Holder::of_value(value), lease, masters, times, "Observed");
+                self.held(Holder::of_value(value), value.clone(), lease, masters, times, "Observed");
                 self.available();
             }
             Sighting::Unknown(trouble) => {
@@ -207,7 +207,8 @@ impl Draft {
         }
     }
 
-    fn held(&mut self, holder: Holder, lease: ShownLease, masters: usize, times: Times, reason: &str) {
+    /// Shows a lease. `owner` is the value of the key on the masters.
+    fn held(&mut self, holder: Holder, owner: String, lease: ShownLease, masters: usize, times: Times, reason: &str) {
         let token = holder.token.map(api_token);
         let status = &mut self.status;
         let same = match token {
@@ -221,6 +222,7 @@ impl Draft {
         status.acquire_time = Some(acquire_time.unwrap_or_else(|| self.now.wall_time(lease.acquired_at)));
         status.phase = Some(LockPhase::Held);
         status.fencing_token = token;
+        status.owner = Some(owner);
         let message = match token {
             Some(token) => format!("held by {} with fencing token {token}", holder.name),
             None => format!("held by {}, which has no fencing token", holder.name),
@@ -271,6 +273,7 @@ impl Draft {
         self.status.phase = Some(phase);
         self.status.holder = None;
         self.status.fencing_token = None;
+        self.status.owner = None;
         self.status.acquire_time = None;
         self.status.votes = None;
     }

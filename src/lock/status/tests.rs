@@ -25,7 +25,7 @@ fn now() -> Now {
 }
 
 fn owner(token: u64) -> Owner {
-    Owner::new(identity("job/night", fixtures::UID), Token::new(token).unwrap())
+    Owner::new(identity("job/night", fixtures::UID), Token::new(token).unwrap(), 1)
 }
 
 /// A lease of 30 s that was renewed `age` before `now`.
@@ -125,7 +125,10 @@ fn what_was_written_is_not_written_again() {
     let now = now();
     let states = [
         held(17, now, 300 * MS),
-        State::Contending { lost: None, answer: Some(Refusal::Contended(Some("other/x@5".to_owned()))) },
+        State::Contending {
+            lost: None,
+            answer: Some(Refusal::Contended(Some("other/x@5.0000000000000001".to_owned()))),
+        },
         State::Contending { lost: Some(Loss::Expired), answer: None },
         State::Contending { lost: None, answer: Some(Refusal::Trouble(trouble(Reason::Quarantined))) },
         State::Observed(Sighting::Nobody),
@@ -221,7 +224,7 @@ fn an_adopted_grant_is_the_same_grant() {
 
 #[test]
 fn who_waits_sees_who_holds_and_never_anothers_token() {
-    let value = format!("{}@99", identity("job/day", fixtures::CLUSTER_UID));
+    let value = format!("{}@99.0000000000000001", identity("job/day", fixtures::CLUSTER_UID));
     let state = State::Contending { lost: None, answer: Some(Refusal::Contended(Some(value))) };
     let status = Case::new().show(Some(&state), KEEP, now()).status;
     assert_eq!(status.phase, Some(LockPhase::Waiting));
@@ -255,7 +258,7 @@ fn seen(value: &str, now: Now) -> State {
 fn a_lock_of_pods_shows_who_leads_and_counts_changes_of_hands() {
     let now = now();
     let case = Case { lock: fixtures::observed_lock(), base: DistributedLockStatus::default() };
-    let case = case.after(&seen("pod-a@17", now), Times::Fresh, now);
+    let case = case.after(&seen("pod-a@17.0000000000000001", now), Times::Fresh, now);
     let base = &case.base;
     assert_eq!((base.holder.as_deref(), base.fencing_token, base.transitions), (Some("pod-a"), Some(17), Some(1)));
     assert_eq!((base.validity.as_deref(), base.votes.as_deref()), (Some("9.0s"), Some("4/5")));
@@ -264,15 +267,32 @@ fn a_lock_of_pods_shows_who_leads_and_counts_changes_of_hands() {
     let case = case.after(&State::Observed(Sighting::Unknown(trouble(Reason::NoQuorum))), KEEP, now);
     assert_eq!((&case.base.holder, case.base.fencing_token), (&None, Some(17)));
     assert_eq!(word(&case.base, HELD), ("Unknown", "NoQuorum"));
-    let case = case.after(&seen("pod-a@17", now), Times::Fresh, now);
+    let case = case.after(&seen("pod-a@17.0000000000000001", now), Times::Fresh, now);
     assert_eq!(case.base.transitions, Some(1), "the same leader seen again");
-    let case = case.after(&seen("pod-b@18", now), Times::Fresh, now);
+    let case = case.after(&seen("pod-b@18.0000000000000001", now), Times::Fresh, now);
     assert_eq!(case.base.transitions, Some(2));
 
     let case = case.after(&State::Observed(Sighting::Nobody), KEEP, now);
     assert_eq!((case.base.phase, case.base.fencing_token), (Some(LockPhase::Pending), None));
     assert_eq!(word(&case.base, HELD), ("False", "NotHeld"));
     assert_eq!(word(&case.base, CLUSTER_AVAILABLE), ("True", "QuorumAnswers"));
+}
+
+#[test]
+fn the_whole_owner_is_shown_while_the_lock_is_held_and_only_then() {
+    let now = now();
+    let case = Case::new().after(&held(17, now, MS), Times::Fresh, now);
+    assert_eq!(case.base.owner, Some(owner(17).to_string()));
+    let adopting = State::Adopting { owner: owner(17), trouble: Some(trouble(Reason::NoQuorum)) };
+    let case = case.after(&adopting, KEEP, now);
+    assert_eq!(case.base.owner, Some(owner(17).to_string()), "the next process needs it to ask the masters");
+    let others = format!("{}@99.0000000000000001", identity("job/day", fixtures::CLUSTER_UID));
+    let case = case.after(&State::Contending { lost: None, answer: Some(Refusal::Contended(Some(others))) }, KEEP, now);
+    assert_eq!(case.base.owner, None, "another's is never adopted");
+    let lock = Case { lock: fixtures::observed_lock(), base: DistributedLockStatus::default() };
+    let case = lock.after(&seen("pod-a@17.0000000000000001", now), Times::Fresh, now);
+    assert_eq!(case.base.owner.as_deref(), Some("pod-a@17.0000000000000001"));
+    assert_eq!(case.after(&State::Observed(Sighting::Nobody), KEEP, now).base.owner, None);
 }
 
 #[test]

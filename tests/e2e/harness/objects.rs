@@ -75,8 +75,10 @@ pub fn phase(lock: &DistributedLock) -> Option<LockPhase> {
 
 /// The value that the key of a lock has on the masters while the operator holds it.
 pub fn owner(lock: &DistributedLock) -> String {
+    let owner = lock.status.as_ref().and_then(|s| s.owner.clone()).expect("a held lock shows its owner");
     let (holder, uid) = (lock.spec.holder.as_ref().expect("a holder"), lock.uid().expect("a UID"));
-    format!("{holder}/{uid}@{}", token(lock))
+    assert!(owner.starts_with(&format!("{holder}/{uid}@{}.", token(lock))), "{owner}");
+    owner
 }
 
 /// The key on the masters.

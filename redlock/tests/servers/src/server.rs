@@ -79,6 +79,12 @@ impl Server {
         request(command).query_async(&mut connect(self.port).await?).await
     }
 
+    /// Runs a command whose words may have spaces.
+    pub async fn send<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> T {
+        let mut connection = connect(self.port).await.expect("a connection");
+        command.query_async(&mut connection).await.expect("an answer")
+    }
+
     /// How often clients and scripts ran a command.
     pub async fn calls(&self, command: &str) -> u64 {
         self.count(command, "calls").await
