@@ -193,7 +193,7 @@ async fn a_master_that_cannot_save_says_so_and_its_keys_end_by_themselves() {
         server.arm().await;
     }
     let client = connected(&servers).await;
-    let options = LeaseOptions { renewal: Renewal::None, ..LeaseOptions::new("x", Duration::from_secs(2)) };
+    let options = LeaseOptions { renewal: Renewal::None, ..LeaseOptions::new("x", Duration::from_secs(10)) };
     let lease = client.try_acquire(&key("a"), &options).await.expect("granted");
     for server in &servers {
         eventually("the key", async || server.get(&key("a")).await).await;
