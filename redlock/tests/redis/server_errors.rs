@@ -190,7 +190,7 @@ async fn a_master_that_cannot_save_is_reported_and_its_keys_expire() {
         server.arm().await;
     }
     let client = connected(&servers).await;
-    let options = LeaseOptions { renewal: Renewal::None, ..LeaseOptions::new("x", Duration::from_secs(5)) };
+    let options = LeaseOptions { renewal: Renewal::None, ..LeaseOptions::new("x", Duration::from_secs(10)) };
     let lease = client.try_acquire(&key("a"), &options).await.expect("granted");
     held_everywhere(&servers, &key("a"), lease.owner()).await;
     for server in &servers {
