@@ -37,9 +37,10 @@ async fn take_and_release(client: &Client, key: &LockKey) {
     lease.release().await;
 }
 
+/// The master's clock, in whole milliseconds as scripts count.
 async fn now(server: &Server) -> f64 {
     let (seconds, micros): (f64, f64) = server.run("TIME").await;
-    seconds * 1000.0 + micros / 1000.0
+    (seconds * 1000.0 + micros / 1000.0).floor()
 }
 
 #[tokio::test]
@@ -103,10 +104,10 @@ async fn a_renewal_keeps_the_token_and_restores_it_where_it_is_lost() {
     let (client, key) = (client(&servers), key("a"));
     let options = LeaseOptions { renewal: Renewal::Every(Duration::from_millis(20)), ..LeaseOptions::new("a", TTL) };
     let lease = client.try_acquire(&key, &options).await.expect("granted");
+    let begun = now(&servers[0]).await;
     for set in [key.fences_key(), key.kept_key()] {
         let _: i64 = servers[0].send(&command(&["DEL", set])).await;
     }
-    let begun = now(&servers[0]).await;
     let until = eventually("a renewal", async || kept(&servers[0]).await.get(key.redis_key()).copied()).await;
     assert!(until >= begun + RETENTION.as_secs_f64() * 1000.0);
     let fence: u64 = servers[0].run(&format!("ZSCORE {} {}", key.fences_key(), key.redis_key())).await;
