@@ -1,5 +1,6 @@
 //! The client of N masters: all that a program does with locks begins here.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use crate::acquire;
 use crate::adopt;
 use crate::claim::Claim;
 use crate::environment::{Environment, System};
-use crate::error::Error;
+use crate::error::{ClientError, Error};
 use crate::key::LockKey;
 use crate::lease::{Lease, LeaseOptions};
 use crate::local_queue::LocalQueues;
@@ -29,6 +30,24 @@ pub struct Client<M: Master = RedisMaster> {
     local_queues: Arc<LocalQueues<Session>>,
 }
 
+/// The most masters that a client has. Each vote asks all of them.
+const MOST_MASTERS: usize = 64;
+/// Call timeouts that make sense: a timer counts in milliseconds, and a vote may take that long.
+const CALL_TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(60);
+
+/// Refuses masters and timeouts with which no client can work.
+fn check<M>(masters: Arc<[M]>, call_timeout: Duration) -> Result<Arc<[M]>, ClientError> {
+    if masters.is_empty() {
+        Err(ClientError::NoMasters)
+    } else if masters.len() > MOST_MASTERS {
+        Err(ClientError::TooManyMasters { masters: masters.len(), most: MOST_MASTERS })
+    } else if CALL_TIMEOUTS.contains(&call_timeout) {
+        Ok(masters)
+    } else {
+        Err(ClientError::CallTimeout(call_timeout))
+    }
+}
+
 impl<M: Master> Clone for Client<M> {
     fn clone(&self) -> Self {
         Self { masters: Arc::clone(&self.masters), local_queues: Arc::clone(&self.local_queues) }
@@ -39,20 +58,21 @@ impl<M: Master> Client<M> {
     /// A client of these masters. Every client of a lock must be given the same N masters, and each must be a server of
     /// its own: one that is given twice votes twice, and majorities of different masters need not share one.
     ///
-    /// `call_timeout` is the timeout of each call to one master: 50 ms unless masters are far away.
-    #[must_use]
-    pub fn new(masters: impl IntoIterator<Item = M>, call_timeout: Duration) -> Self {
-        Self::of(Masters::new(masters.into_iter().collect(), call_timeout, Arc::new(System)))
+    /// `call_timeout` is the timeout of each call to one master: 50 ms unless masters are far away. It is at least 1 ms
+    /// and at most a minute. There are 1 to 64 masters. Everything else is refused.
+    pub fn new(masters: impl IntoIterator<Item = M>, call_timeout: Duration) -> Result<Self, ClientError> {
+        let masters = check(masters.into_iter().collect(), call_timeout)?;
+        Ok(Self::of(Masters::new(masters, call_timeout, Arc::new(System))))
     }
 
     /// The same with its own wall clock, randomness and tokens, as another process would have: for simulations.
-    #[must_use]
     pub fn with_environment(
         masters: impl IntoIterator<Item = M>,
         call_timeout: Duration,
         environment: Arc<dyn Environment>,
-    ) -> Self {
-        Self::of(Masters::with_tokens(masters.into_iter().collect(), call_timeout, environment, Arc::default()))
+    ) -> Result<Self, ClientError> {
+        let masters = check(masters.into_iter().collect(), call_timeout)?;
+        Ok(Self::of(Masters::with_tokens(masters, call_timeout, environment, Arc::default())))
     }
 
     fn of(masters: Masters<M>) -> Self {
@@ -120,5 +140,29 @@ impl<M: Master> Client<M> {
     /// asked again.
     pub async fn shutdown(&self) {
         self.masters.shut_down().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masters_and_timeouts_with_which_no_client_can_work_are_refused() {
+        let (timeout, ms) = (Duration::from_millis(50), Duration::from_millis);
+        let too_many = ClientError::TooManyMasters { masters: 65, most: 64 };
+        for (masters, call_timeout, refused) in [
+            (0, timeout, Some(ClientError::NoMasters)),
+            (65, timeout, Some(too_many)),
+            (3, Duration::ZERO, Some(ClientError::CallTimeout(Duration::ZERO))),
+            (3, Duration::from_micros(999), Some(ClientError::CallTimeout(Duration::from_micros(999)))),
+            (3, ms(60_001), Some(ClientError::CallTimeout(ms(60_001)))),
+            (3, Duration::MAX, Some(ClientError::CallTimeout(Duration::MAX))),
+            (1, ms(1), None),
+            (64, ms(60_000), None),
+        ] {
+            let masters: Arc<[()]> = vec![(); masters].into();
+            assert_eq!(check(masters, call_timeout).err(), refused, "{call_timeout:?}");
+        }
     }
 }

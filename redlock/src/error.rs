@@ -7,6 +7,7 @@ use crate::quorum::Quorum;
 
 /// The words for what went wrong: reasons of conditions, labels of metrics, and the base of exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Reason {
     /// Another holds the lock.
     Contended,
@@ -54,6 +55,7 @@ impl Reason {
 
 /// Why a master gave no usable answer.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MasterError {
     /// There is no connection: refused, reset, no such host, or not tried again yet. The call fails at once.
     #[error("not reachable: {0}")]
@@ -113,8 +115,29 @@ impl fmt::Display for MasterFailure {
     }
 }
 
+/// Why a [`Client`](crate::Client) cannot be made.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// There is nobody to ask.
+    #[error("a client needs at least one master")]
+    NoMasters,
+    /// More than anybody can ask at once in good time.
+    #[error("{masters} masters are more than {most}")]
+    TooManyMasters {
+        /// Masters given.
+        masters: usize,
+        /// Masters permitted.
+        most: usize,
+    },
+    /// The call timeout is too short for any call, or longer than any caller waits.
+    #[error("a call timeout of {0:?} is not between 1ms and 1min")]
+    CallTimeout(Duration),
+}
+
 /// Why an operation on a lock did not succeed. Each variant says which operations end with it.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Error {
     /// Another holds the lock, or several contenders have split the votes. From [`acquire`](crate::Client::acquire) when
     /// its time is over, and from [`try_acquire`](crate::Client::try_acquire), which does not ask who holds it.

@@ -35,7 +35,7 @@
 //!         marker: Marker::Unused,
 //!     })
 //! });
-//! let client = Client::new(masters, Duration::from_millis(50));
+//! let client = Client::new(masters, Duration::from_millis(50))?;
 //!
 //! // Takes the lock for 30 s, renewed every 10 s. Waits up to a minute while another holds it.
 //! let key = LockKey::new("billing", "nightly-report")?;
@@ -213,7 +213,7 @@ mod watchdog;
 
 pub use client::Client;
 pub use environment::{Environment, System};
-pub use error::{Error, MasterError, Reason};
+pub use error::{ClientError, Error, MasterError, Reason};
 pub use fence::Token;
 pub use key::LockKey;
 pub use lease::{Grant, Lease, LeaseOptions, LeaseState, Loss, Renewal};

@@ -19,6 +19,7 @@ use crate::hand_overs::HandOvers;
 use crate::key::LockKey;
 use crate::master::{Extension, Master};
 use crate::quorum::Quorum;
+use crate::validity::later;
 
 /// How many releases may be sent again at a time. Beyond it the keys end by their TTL.
 const RELEASES_AGAIN: usize = 1024;
@@ -87,7 +88,7 @@ impl<M: Master> Masters<M> {
 
     /// When a call that is sent at `sent_at` times out.
     pub(crate) fn call_deadline(&self, sent_at: Instant) -> Instant {
-        sent_at + self.call_timeout
+        later(sent_at, self.call_timeout)
     }
 
     // === calls ===
@@ -174,7 +175,7 @@ impl<M: Master> Masters<M> {
         self.background.close();
         // A renewal under way, then its seeds, then the release: each ends within a call timeout. A task that does not end
         // is a caller's that is not polled any more, and not waited for.
-        let _ = tokio::time::timeout(3 * self.call_timeout, self.background.wait()).await;
+        let _ = tokio::time::timeout(self.call_timeout.saturating_mul(3), self.background.wait()).await;
     }
 
     // === tokens and randomness ===
@@ -194,7 +195,7 @@ impl<M: Master> Masters<M> {
 
     /// A random time between two bounds.
     pub(crate) fn random_between(&self, shortest: Duration, longest: Duration) -> Duration {
-        shortest + self.environment.random_up_to(longest.saturating_sub(shortest))
+        shortest.saturating_add(self.environment.random_up_to(longest.saturating_sub(shortest)))
     }
 
     // === errors ===

@@ -17,6 +17,7 @@ use crate::masters::Masters;
 use crate::protocol::release::Released;
 use crate::protocol::renewal::{RenewalTally, RenewalVerdict, retry_pause};
 use crate::release::{release, release_in_background};
+use crate::validity::later;
 
 /// Votes that come in after the vote was won.
 pub(crate) type LateVotes = BoxStream<'static, (usize, Result<Vote, MasterError>)>;
@@ -140,7 +141,7 @@ impl<M: Master> Watchdog<M> {
 
     async fn renew_until_lost(&self, late: Option<LateVotes>) -> Loss {
         let mut due = match self.renewal {
-            Renewal::Every(period) => Some(self.renewed_at() + period),
+            Renewal::Every(period) => Some(later(self.renewed_at(), period)),
             Renewal::None => None,
         };
         if let Some(late) = late {
@@ -168,7 +169,7 @@ impl<M: Master> Watchdog<M> {
                 round = Box::pin(self.renew()) => round,
             };
             due = Some(match round {
-                Round::Renewed(sent_at) => sent_at + period,
+                Round::Renewed(sent_at) => later(sent_at, period),
                 Round::Taken => return Loss::Taken,
                 Round::Unknown(failures) => {
                     let error = self.masters.no_quorum(self.masters.count() - failures.len(), failures);

@@ -54,7 +54,7 @@ async fn a_holder_whose_key_a_majority_lacks_is_told_lost_at_the_next_renewal() 
     let servers = Server::start_armed(5).await;
     let (client, key) = (client(&servers), key("a"));
     let options = LeaseOptions::new("x", Duration::from_secs(30));
-    let options = LeaseOptions { renewal: Renewal::Every(Duration::from_millis(300)), ..options };
+    let options = options.renewal(Renewal::Every(Duration::from_millis(300)));
     let lease = client.try_acquire(&key, &options).await.expect("granted");
     for server in &servers {
         eventually("the key", async || server.get(&key).await).await;
@@ -155,7 +155,8 @@ async fn a_lease_dropped_as_its_runtime_ends_neither_blocks_nor_panics() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let lease = runtime.block_on(async {
             let masters = ports.into_iter().map(redlock_engine::RedisMaster::connect);
-            let client = redlock_engine::Client::new(masters, redlock_test_servers::server::CALL_TIMEOUT);
+            let client = redlock_engine::Client::new(masters, redlock_test_servers::server::CALL_TIMEOUT)
+                .expect("valid settings");
             client.try_acquire(&key_of, &LeaseOptions::new("x", TTL)).await.expect("granted")
         });
         drop(runtime);
@@ -175,7 +176,7 @@ async fn a_lease_renewed_as_often_as_it_may_be_tells_its_holder_before_it_is_giv
     let servers = Server::start_armed(3).await;
     let (one, other, key) = (client(&servers), client(&servers), key("a"));
     let renewal = Renewal::Every(Duration::from_millis(20));
-    let options = LeaseOptions { renewal, max_renewals: Some(3), ..LeaseOptions::new("one", ttl) };
+    let options = LeaseOptions::new("one", ttl).renewal(renewal).max_renewals(Some(3));
     for gives_back in [true, false] {
         let lease = one.acquire(&key, &options, Wait::Forever).await.expect("granted");
         let mut renewals = 0;
@@ -209,7 +210,7 @@ async fn a_process_that_finds_its_lease_over_takes_nothing_from_its_successor() 
     let servers = Server::start_armed(3).await;
     let (successor, other) = (client(&servers), client(&servers));
     // No renewal: to the former process a pause until the end of validity is the same.
-    let fixed = LeaseOptions { renewal: Renewal::None, is_shared: true, ..LeaseOptions::new("x", TTL) };
+    let fixed = LeaseOptions::new("x", TTL).renewal(Renewal::None).shared(true);
     let kept = LeaseOptions::new("x", Duration::from_secs(30));
     for (name, ends) in [("over", true), ("dropped", false)] {
         let (former, key) = (client(&servers), key(name));

@@ -29,7 +29,7 @@ async fn the_last_of_several_holds_gives_the_lock_back() {
 async fn another_identity_waits_and_so_does_a_hold_of_a_lost_lease() {
     let servers = Server::start_armed(3).await;
     let (locks, key) = (Reentrant::new(client(&servers)), key("a"));
-    let options = LeaseOptions { renewal: Renewal::Every(Duration::from_millis(20)), ..LeaseOptions::new("job", TTL) };
+    let options = LeaseOptions::new("job", TTL).renewal(Renewal::Every(Duration::from_millis(20)));
     let first = locks.acquire(&key, &options, Wait::Forever).await.expect("granted");
     let short = Wait::For(Duration::from_millis(100));
     let error = locks.acquire(&key, &LeaseOptions::new("other", TTL), short).await.expect_err("another holds it");
@@ -51,9 +51,9 @@ async fn another_identity_waits_and_so_does_a_hold_of_a_lost_lease() {
 async fn a_further_hold_is_refused_where_too_little_of_the_lease_is_left() {
     let servers = Server::start_armed(3).await;
     let (locks, key) = (Reentrant::new(client(&servers)), key("a"));
-    let options = LeaseOptions { renewal: Renewal::None, ..LeaseOptions::new("job", TTL) };
+    let options = LeaseOptions::new("job", TTL).renewal(Renewal::None);
     let _first = locks.acquire(&key, &options, Wait::Forever).await.expect("granted");
-    let more = LeaseOptions { min_validity: TTL, ..options };
+    let more = options.min_validity(TTL);
     let error = locks.acquire(&key, &more, Wait::Forever).await.expect_err("part of it is over");
     assert!(matches!(error, Error::TooSlow { needed: TTL, .. }), "{error}");
 }

@@ -28,7 +28,7 @@ async fn weak_client(servers: &[Server], rules: &str) -> Client {
         let endpoint = server.endpoint(Marker::Required);
         RedisMaster::connect(Endpoint { credentials: user("weak", "pw"), ..endpoint })
     });
-    let client = Client::new(masters, CALL_TIMEOUT);
+    let client = Client::new(masters, CALL_TIMEOUT).expect("valid settings");
     until_connected(&client).await;
     client
 }
@@ -51,7 +51,7 @@ async fn without_leave_to_renew_a_lease_ends_with_its_validity_and_not_before() 
     let servers = Server::start_armed(3).await;
     let client = weak_client(&servers, "~* &* +@all -pexpire").await;
     let renewal = Renewal::Every(Duration::from_millis(100));
-    let options = LeaseOptions { renewal, ..LeaseOptions::new("x", Duration::from_secs(2)) };
+    let options = LeaseOptions::new("x", Duration::from_secs(2)).renewal(renewal);
     let lease = client.try_acquire(&key("a"), &options).await.expect("granted");
     let LeaseState::Held(grant) = *lease.state().borrow() else { panic!("held") };
     assert_eq!(timeout(PATIENCE, lease.ended()).await.expect("told"), LeaseState::Lost(Loss::Expired));
@@ -85,9 +85,9 @@ async fn a_refused_subscription_does_not_cost_the_connection() {
     let servers = Server::start_armed(3).await;
     let (one, other) = (client(&servers), weak_client(&servers, "~* resetchannels +@all").await);
     let renewal = Renewal::Every(Duration::from_millis(100));
-    let long = LeaseOptions { renewal, ..LeaseOptions::new("one", Duration::from_secs(60)) };
+    let long = LeaseOptions::new("one", Duration::from_secs(60)).renewal(renewal);
     let held = one.try_acquire(&key("a"), &long).await.expect("granted");
-    let own = other.try_acquire(&key("b"), &LeaseOptions { identity: "other".to_owned(), ..long.clone() }).await;
+    let own = other.try_acquire(&key("b"), &long.clone().identity("other".to_owned())).await;
     let own = own.expect("granted");
     let waiting = tokio::spawn({
         let other = other.clone();
@@ -136,10 +136,10 @@ async fn a_rotated_password_is_taken_up_without_a_new_client() {
         let credentials = Credentials::Files { username: username.clone(), password: password.clone() };
         RedisMaster::connect(Endpoint { credentials, ..server.endpoint(Marker::Required) })
     });
-    let client = Client::new(masters, CALL_TIMEOUT);
+    let client = Client::new(masters, CALL_TIMEOUT).expect("valid settings");
     until_connected(&client).await;
     let renewal = Renewal::Every(Duration::from_millis(200));
-    let options = LeaseOptions { renewal, ..LeaseOptions::new("x", TTL) };
+    let options = LeaseOptions::new("x", TTL).renewal(renewal);
     let lease = client.try_acquire(&key("a"), &options).await.expect("granted");
     for server in &servers {
         let () = server.run("ACL SETUSER app resetpass >new").await;
@@ -166,7 +166,7 @@ async fn a_full_master_grants_nothing_new_but_renews_and_releases() {
     let servers = Server::start_armed(3).await;
     let client = connected(&servers).await;
     let renewal = Renewal::Every(Duration::from_millis(100));
-    let options = LeaseOptions { renewal, ..LeaseOptions::new("x", TTL) };
+    let options = LeaseOptions::new("x", TTL).renewal(renewal);
     let lease = client.try_acquire(&key("a"), &options).await.expect("granted");
     for server in &servers {
         eventually("the key", async || server.get(&key("a")).await).await;
@@ -193,7 +193,7 @@ async fn a_master_that_cannot_save_says_so_and_its_keys_end_by_themselves() {
         server.arm().await;
     }
     let client = connected(&servers).await;
-    let options = LeaseOptions { renewal: Renewal::None, ..LeaseOptions::new("x", Duration::from_secs(2)) };
+    let options = LeaseOptions::new("x", Duration::from_secs(2)).renewal(Renewal::None);
     let lease = client.try_acquire(&key("a"), &options).await.expect("granted");
     for server in &servers {
         eventually("the key", async || server.get(&key("a")).await).await;
@@ -224,7 +224,7 @@ async fn a_master_that_is_loading_gives_no_vote_and_is_not_pressed() {
     let () = redis::cmd("EVAL").arg(fill).arg(0).query(&mut connection).expect("filled");
     let () = server.run("SAVE").await;
     let (link, key) = (Proxy::to(server.port).await, key("a"));
-    let client = Client::new([RedisMaster::connect(link.endpoint(&server))], CALL_TIMEOUT);
+    let client = Client::new([RedisMaster::connect(link.endpoint(&server))], CALL_TIMEOUT).expect("valid settings");
     until_connected(&client).await;
     client.try_acquire(&key, &LeaseOptions::new("x", TTL)).await.expect("granted").release().await;
     server.crash().await;
@@ -265,7 +265,7 @@ async fn a_master_that_comes_back_with_its_data_is_kept_out_until_it_is_armed() 
     }
     let (one, other, key) = (connected(&servers).await, connected(&servers).await, key("a"));
     let renewal = Renewal::Every(Duration::from_millis(200));
-    let options = LeaseOptions { renewal, ..LeaseOptions::new("one", Duration::from_secs(30)) };
+    let options = LeaseOptions::new("one", Duration::from_secs(30)).renewal(renewal);
     let lease = one.try_acquire(&key, &options).await.expect("granted");
     for server in &mut servers[1..] {
         eventually("the key", async || server.get(&key).await).await;
@@ -365,7 +365,7 @@ async fn each_mixture_of_faults_has_a_reason_of_its_own_and_any_majority_is_enou
             let credentials = if matches!(fault, Auth) { user("weak", "pw") } else { Credentials::None };
             RedisMaster::connect(Endpoint { credentials, ..endpoint })
         });
-        let client = Client::new(masters, CALL_TIMEOUT);
+        let client = Client::new(masters, CALL_TIMEOUT).expect("valid settings");
         eventually("each is connected or down", async || {
             client.masters().iter().all(|n| n.health() != Health::Connecting).then_some(())
         })

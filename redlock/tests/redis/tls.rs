@@ -101,7 +101,7 @@ impl TlsServer {
 
 async fn refusal(master: RedisMaster) -> MasterError {
     // The handshake is waited for: its limit is a second.
-    let client = Client::new([master], Duration::from_secs(5));
+    let client = Client::new([master], Duration::from_secs(5)).expect("valid settings");
     match client.try_acquire(&key("a"), &LeaseOptions::new("x", TTL)).await {
         Err(Error::NoQuorum { mut failures, .. }) => failures.remove(0).error,
         other => panic!("{other:?}"),
@@ -111,7 +111,7 @@ async fn refusal(master: RedisMaster) -> MasterError {
 /// All that a lock needs, on three masters and two clients of them.
 async fn a_lock_is_taken_kept_waited_for_and_given_back(one: Client, other: Client) {
     let renewal = Renewal::Every(Duration::from_millis(100));
-    let options = LeaseOptions { renewal, ..LeaseOptions::new("one", TTL) };
+    let options = LeaseOptions::new("one", TTL).renewal(renewal);
     // A handshake of TLS may take longer than a call may.
     let lease = one.acquire(&key("a"), &options, Wait::For(PATIENCE)).await.expect("granted");
     let waiting =
@@ -134,7 +134,8 @@ async fn a_lock_works_inside_tls_that_authenticates_both_sides() {
     for _ in 0..3 {
         servers.push(TlsServer::start(&authority, &shown).await);
     }
-    let client = || Client::new(servers.iter().map(|s| s.master(authority.files())), CALL_TIMEOUT);
+    let client =
+        || Client::new(servers.iter().map(|s| s.master(authority.files())), CALL_TIMEOUT).expect("valid settings");
     a_lock_is_taken_kept_waited_for_and_given_back(client(), client()).await;
 }
 
@@ -151,7 +152,7 @@ async fn a_lock_works_over_unix_sockets() {
         let address = Address::Unix(server.folder().join("redis.sock"));
         RedisMaster::connect(Endpoint { address, ..server.endpoint(Marker::Required) })
     };
-    let client = || Client::new(servers.iter().map(master), CALL_TIMEOUT);
+    let client = || Client::new(servers.iter().map(master), CALL_TIMEOUT).expect("valid settings");
     a_lock_is_taken_kept_waited_for_and_given_back(client(), client()).await;
     let gone = servers[0].folder().join("no.sock");
     let master = Endpoint { address: Address::Unix(gone), ..servers[0].endpoint(Marker::Required) };
@@ -226,7 +227,7 @@ async fn rotated_certificates_are_taken_up_at_the_next_connection() {
     let (old, new) = (Authority::new(), Authority::new());
     let server = TlsServer::start(&old, &old.issue("server", HOST)).await;
     let files = old.files();
-    let client = Client::new([server.master(files.clone())], CALL_TIMEOUT);
+    let client = Client::new([server.master(files.clone())], CALL_TIMEOUT).expect("valid settings");
     let lease = client.acquire(&key("a"), &LeaseOptions::new("x", TTL), Wait::For(PATIENCE)).await.expect("granted");
     // The server moves to a new authority, and its clients' connections end.
     let authorities = new.certificate().display().to_string();

@@ -15,7 +15,7 @@ use redlock_test_servers::server::{
 use tokio::time::{Instant, timeout};
 
 fn renewed_each(period: Duration, ttl: Duration) -> LeaseOptions {
-    LeaseOptions { renewal: Renewal::Every(period), ..LeaseOptions::new("x", ttl) }
+    LeaseOptions::new("x", ttl).renewal(Renewal::Every(period))
 }
 
 /// Waits until the lease was renewed so often more, or has ended.
@@ -247,10 +247,8 @@ async fn each_loss_is_told_once_while_five_contend_and_somebody_deletes_the_keys
     let contenders: Vec<_> = (0..5)
         .map(|number| {
             let (client, told, granted) = (client(&servers), told.clone(), granted.clone());
-            let options = LeaseOptions {
-                identity: format!("c{number}"),
-                ..renewed_each(Duration::from_millis(100), Duration::from_secs(5))
-            };
+            let options =
+                renewed_each(Duration::from_millis(100), Duration::from_secs(5)).identity(format!("c{number}"));
             tokio::spawn(async move {
                 loop {
                     let lease = client.acquire(&key("a"), &options, Wait::Forever).await.expect("for ever");
@@ -305,7 +303,8 @@ async fn a_watchdog_that_panics_takes_no_other_lease_with_it() {
     let links = futures::future::join_all(servers.iter().map(|s| Proxy::to(s.port))).await;
     let masters: Vec<_> = links.iter().zip(&servers).map(|(l, s)| RedisMaster::connect(l.endpoint(s))).collect();
     let environment = Arc::<PanicsOnce>::default();
-    let client = Client::with_environment(masters, CALL_TIMEOUT, Arc::clone(&environment) as Arc<dyn Environment>);
+    let client = Client::with_environment(masters, CALL_TIMEOUT, Arc::clone(&environment) as Arc<dyn Environment>)
+        .expect("valid settings");
     until_connected(&client).await;
     let mut leases = Vec::new();
     for n in 0..20 {
@@ -345,11 +344,9 @@ async fn no_wait_ttl_or_number_of_masters_makes_two_hold_at_once() {
             let contenders = [Wait::For(Duration::ZERO), Wait::For(ttl / 2), Wait::For(Duration::MAX), Wait::Forever]
                 .map(|wait| {
                     let masters = servers[..masters].iter().map(|s| RedisMaster::connect(s.endpoint(Marker::Required)));
-                    let (client, held) = (Client::new(masters, CALL_TIMEOUT), Arc::clone(&held));
-                    let options = LeaseOptions {
-                        renewal: Renewal::None,
-                        ..LeaseOptions::new(format!("{wait:?}").replace(' ', ""), ttl)
-                    };
+                    let (client, held) =
+                        (Client::new(masters, CALL_TIMEOUT).expect("valid settings"), Arc::clone(&held));
+                    let options = LeaseOptions::new(format!("{wait:?}").replace(' ', ""), ttl).renewal(Renewal::None);
                     async move {
                         for _ in 0..4 {
                             let lease = match client.acquire(&key("a"), &options, wait).await {

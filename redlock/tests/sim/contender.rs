@@ -79,7 +79,12 @@ impl Contender {
         let max_renewals = self.once_in(4).then(|| self.draw(|random| random.below(3)));
         let priority = self.draw(|random| [0, 0, 0, 1][random.index(4)]);
         let default = LeaseOptions::new(self.identity.clone(), ttl);
-        LeaseOptions { renewal, max_renewals, min_validity, priority, is_shared: self.once_in(3), ..default }
+        default
+            .renewal(renewal)
+            .max_renewals(max_renewals)
+            .min_validity(min_validity)
+            .priority(priority)
+            .shared(self.once_in(3))
     }
 
     /// Asks for a lock in one of the ways there are.

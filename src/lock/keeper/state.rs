@@ -153,6 +153,7 @@ fn describe(error: &MasterError) -> &'static str {
         MasterError::OutOfMemory => "out of memory",
         MasterError::TtlRefused => "refuses the ttl",
         MasterError::Protocol(_) => "unexpected answer",
+        _ => "failed",
     }
 }
 

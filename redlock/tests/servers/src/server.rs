@@ -213,6 +213,7 @@ fn spawn(port: u16, directory: &TempDir, flags: &[String], environment: &[(&'sta
 /// A client of these servers, as masters of a `RedisLockCluster`.
 pub fn client(servers: &[Server]) -> Client {
     Client::new(servers.iter().map(|s| RedisMaster::connect(s.endpoint(Marker::Required))), CALL_TIMEOUT)
+        .expect("valid settings")
 }
 
 /// The same once it is connected to all of them, so that a first call takes no longer than any other.
