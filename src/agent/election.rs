@@ -48,7 +48,7 @@ struct LastReading {
 
 /// The grant, if it is valid now. The clock is read while the state is locked, so that a renewal at this moment counts.
 fn valid_grant(state: &watch::Ref<'_, LeaseState>) -> Option<Grant> {
-    state.valid_at(Instant::now())
+    state.valid_at(Instant::now()).cloned()
 }
 
 impl Election {
@@ -197,12 +197,13 @@ impl Election {
                 () = sleep_until(grant.valid_until) => {}
             }
         }
-        let loss = match *state.borrow() {
-            LeaseState::Lost(loss) => loss,
-            LeaseState::Held(_) | LeaseState::Released => Loss::Expired,
+        let loss = match &*state.borrow() {
+            LeaseState::Lost(loss) => loss.clone(),
+            LeaseState::Held(grant) => grant.expired(),
+            LeaseState::Released => Loss::Expired { last_failure: None },
         };
-        metrics.lost(loss);
-        warn!(%key, ?loss, "this pod does not lead any more; contending again");
+        metrics.lost(&loss);
+        warn!(%key, reason = loss.as_str(), %loss, "this pod does not lead any more; contending again");
         drop(self.with_lease(Option::take));
         false
     }

@@ -95,3 +95,24 @@ pub(crate) async fn publish(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use redlock_engine::error::MasterFailure;
+    use redlock_engine::{Error, MasterError};
+
+    use super::*;
+
+    #[test]
+    fn the_event_of_a_loss_says_what_the_masters_said() {
+        let failure = MasterFailure { master: "main-1".to_owned(), error: MasterError::Quarantined };
+        let error = Error::NoQuorum { usable: 1, needed: 2, masters: 3, failures: vec![failure] };
+        let (kind, reason, _, note) = LockEvent::Lost(Loss::Expired { last_failure: Some(Arc::new(error)) }).describe();
+        assert_eq!((kind, reason), (EventType::Warning, "Lost"));
+        let expected = "the lease could not be renewed before it ended: 1 of 3 masters usable, 2 needed (main-1: kept out (not \
+                        armed))";
+        assert_eq!(note, expected);
+    }
+}

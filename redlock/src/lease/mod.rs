@@ -84,9 +84,9 @@ impl Lease {
     pub async fn ended(&self) -> LeaseState {
         let mut state = self.state.clone();
         loop {
-            let valid_until = match *state.borrow_and_update() {
+            let valid_until = match &*state.borrow_and_update() {
                 LeaseState::Held(grant) => grant.valid_until,
-                ended => return ended,
+                ended => return ended.clone(),
             };
             let over = tokio::time::sleep_until(valid_until);
             tokio::select! {
@@ -94,13 +94,18 @@ impl Lease {
                 changed = state.changed() => if changed.is_err() {
                     // The watchdog ended without a final state (the runtime shuts down). The last grant stays valid.
                     tokio::time::sleep_until(valid_until).await;
-                    return LeaseState::Lost(Loss::Expired);
+                    return self.end_by_the_clock();
                 },
-                () = over => if !self.is_held() {
-                    let ended = *state.borrow();
-                    return if matches!(ended, LeaseState::Held(_)) { LeaseState::Lost(Loss::Expired) } else { ended };
-                },
+                () = over => if !self.is_held() { return self.end_by_the_clock() },
             }
+        }
+    }
+
+    /// How it ended, once its validity is over. The watchdog may not have said so yet.
+    fn end_by_the_clock(&self) -> LeaseState {
+        match &*self.state.borrow() {
+            LeaseState::Held(grant) => LeaseState::Lost(grant.expired()),
+            ended => ended.clone(),
         }
     }
 

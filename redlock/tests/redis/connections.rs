@@ -188,10 +188,10 @@ async fn connections_that_are_reset_are_made_again_and_the_lease_goes_on() {
             is_down(&client, master).await;
         }
         links.iter().for_each(Proxy::heal);
-        let LeaseState::Held(before) = *lease.state().borrow() else { panic!("held") };
+        let LeaseState::Held(before) = lease.state().borrow().clone() else { panic!("held") };
         let mut state = lease.state();
         let renewed = state.wait_for(|s| !matches!(s, LeaseState::Held(g) if g.renewals <= before.renewals));
-        let renewed = *timeout(PATIENCE, renewed).await.expect("renewed in time").expect("a watchdog");
+        let renewed = timeout(PATIENCE, renewed).await.expect("renewed in time").expect("a watchdog").clone();
         assert!(matches!(renewed, LeaseState::Held(_)), "{renewed:?}");
     }
     assert_eq!(lease.release().await, Released::Freed);

@@ -133,7 +133,7 @@ async fn a_killed_connection_is_made_again() {
     }
     let mut state = lease.state();
     let renewed = state.wait_for(|s| !matches!(s, LeaseState::Held(grant) if grant.renewals < 3));
-    let state = *timeout(PATIENCE, renewed).await.expect("an answer").expect("a watchdog");
+    let state = timeout(PATIENCE, renewed).await.expect("an answer").expect("a watchdog").clone();
     assert!(matches!(state, LeaseState::Held(_)), "{state:?}");
 }
 

@@ -13,7 +13,7 @@ const TTL: Duration = Duration::from_secs(2);
 async fn renewed(lease: &redlock_engine::Lease, times: u64) -> LeaseState {
     let mut state = lease.state();
     let reached = state.wait_for(|s| !matches!(s, LeaseState::Held(grant) if grant.renewals < times));
-    *timeout(PATIENCE, reached).await.expect("renewed in time").expect("a watchdog")
+    timeout(PATIENCE, reached).await.expect("renewed in time").expect("a watchdog").clone()
 }
 
 #[tokio::test]
@@ -21,7 +21,7 @@ async fn a_lease_is_renewed_back_to_the_full_ttl_on_every_master() {
     let servers = Server::start_armed(5).await;
     let (client, key) = (client(&servers), key("a"));
     let lease = client.try_acquire(&key, &LeaseOptions::new("x", TTL)).await.expect("granted");
-    let LeaseState::Held(first) = *lease.state().borrow() else { panic!("held") };
+    let LeaseState::Held(first) = lease.state().borrow().clone() else { panic!("held") };
     // Ten renewals take longer than three times the TTL.
     let LeaseState::Held(grant) = renewed(&lease, 10).await else { panic!("kept") };
     assert!(grant.renewed_at - first.renewed_at >= 3 * TTL);
@@ -79,7 +79,7 @@ async fn a_holder_cut_off_from_a_majority_is_told_before_anyone_else_can_win() {
     let lease = one.try_acquire(&key, &LeaseOptions::new("one", TTL)).await.expect("granted");
     servers[0].freeze();
     servers[1].freeze();
-    assert_eq!(timeout(PATIENCE, lease.ended()).await.expect("told"), LeaseState::Lost(Loss::Expired));
+    assert!(matches!(timeout(PATIENCE, lease.ended()).await.expect("told"), LeaseState::Lost(Loss::Expired { .. })));
     let told = tokio::time::Instant::now();
     servers[0].thaw();
     servers[1].thaw();
@@ -87,7 +87,7 @@ async fn a_holder_cut_off_from_a_majority_is_told_before_anyone_else_can_win() {
         .acquire(&key, &LeaseOptions::new("other", TTL), redlock_engine::Wait::For(PATIENCE))
         .await
         .expect("granted once the old keys are gone");
-    let LeaseState::Held(grant) = *granted.state().borrow() else { panic!("held") };
+    let LeaseState::Held(grant) = granted.state().borrow().clone() else { panic!("held") };
     assert!(grant.acquired_at >= told);
     assert!(granted.owner().token() > lease.owner().token());
 }
@@ -182,9 +182,9 @@ async fn a_lease_renewed_as_often_as_it_may_be_tells_its_holder_before_it_is_giv
         let mut renewals = 0;
         let mut state = lease.state();
         let ended = loop {
-            match *state.borrow_and_update() {
+            match &*state.borrow_and_update() {
                 LeaseState::Held(grant) => renewals = grant.renewals,
-                ended => break ended,
+                ended => break ended.clone(),
             }
             timeout(PATIENCE, state.changed()).await.expect("an event").expect("a watchdog");
         };
@@ -217,7 +217,10 @@ async fn a_process_that_finds_its_lease_over_takes_nothing_from_its_successor() 
         let lease = former.try_acquire(&key, &fixed).await.expect("granted");
         let adopted = successor.adopt(&key, lease.owner(), &kept).await.expect("gone on with");
         if ends {
-            assert_eq!(timeout(PATIENCE, lease.ended()).await.expect("over"), LeaseState::Lost(Loss::Expired));
+            assert!(matches!(
+                timeout(PATIENCE, lease.ended()).await.expect("over"),
+                LeaseState::Lost(Loss::Expired { .. })
+            ));
         }
         drop(lease);
         // Whatever it had to send has been sent.

@@ -8,6 +8,7 @@ mod clocks;
 mod connections;
 mod faults;
 mod keep;
+mod losses;
 mod queue;
 mod reentrant;
 mod server_errors;

@@ -53,8 +53,8 @@ async fn without_leave_to_renew_a_lease_ends_with_its_validity_and_not_before() 
     let renewal = Renewal::Every(Duration::from_millis(100));
     let options = LeaseOptions::new("x", Duration::from_secs(2)).renewal(renewal);
     let lease = client.try_acquire(&key("a"), &options).await.expect("granted");
-    let LeaseState::Held(grant) = *lease.state().borrow() else { panic!("held") };
-    assert_eq!(timeout(PATIENCE, lease.ended()).await.expect("told"), LeaseState::Lost(Loss::Expired));
+    let LeaseState::Held(grant) = lease.state().borrow().clone() else { panic!("held") };
+    assert!(matches!(timeout(PATIENCE, lease.ended()).await.expect("told"), LeaseState::Lost(Loss::Expired { .. })));
     assert!(tokio::time::Instant::now() >= grant.valid_until, "an answer that is no answer is no loss");
     for server in &servers {
         assert!(server.refusals("pexpire").await > 1, "more than one renewal was tried");
@@ -98,7 +98,7 @@ async fn a_refused_subscription_does_not_cost_the_connection() {
         let _: i64 = server.run("CLIENT KILL USER weak").await;
     }
     // Its connections are made again while it waits: what it holds is renewed, and what it waits for is handed on.
-    let LeaseState::Held(before) = *own.state().borrow() else { panic!("held") };
+    let LeaseState::Held(before) = own.state().borrow().clone() else { panic!("held") };
     let mut state = own.state();
     let renewed = state.wait_for(|s| !matches!(s, LeaseState::Held(g) if g.renewals < before.renewals + 3));
     assert!(matches!(*timeout(PATIENCE, renewed).await.expect("renewed").expect("a watchdog"), LeaseState::Held(_)));
@@ -155,7 +155,7 @@ async fn a_rotated_password_is_taken_up_without_a_new_client() {
         client.masters().iter().all(|n| matches!(n.health(), Health::Up { .. })).then_some(())
     })
     .await;
-    let LeaseState::Held(before) = *lease.state().borrow() else { panic!("held through all of it") };
+    let LeaseState::Held(before) = lease.state().borrow().clone() else { panic!("held through all of it") };
     let mut state = lease.state();
     let renewed = state.wait_for(|s| !matches!(s, LeaseState::Held(grant) if grant.renewals <= before.renewals));
     assert!(matches!(*timeout(PATIENCE, renewed).await.expect("renewed").expect("a watchdog"), LeaseState::Held(_)));
@@ -175,7 +175,7 @@ async fn a_full_master_grants_nothing_new_but_renews_and_releases() {
     let error = client.try_acquire(&key("b"), &options).await.expect_err("no room");
     assert_eq!(error.reason(), Reason::OutOfMemory, "{error}");
     assert_eq!(failures(error)[0], MasterError::OutOfMemory);
-    let LeaseState::Held(before) = *lease.state().borrow() else { panic!("held") };
+    let LeaseState::Held(before) = lease.state().borrow().clone() else { panic!("held") };
     let mut state = lease.state();
     let renewed = state.wait_for(|s| !matches!(s, LeaseState::Held(g) if g.renewals < before.renewals + 3));
     assert!(matches!(*timeout(PATIENCE, renewed).await.expect("renewed").expect("a watchdog"), LeaseState::Held(_)));

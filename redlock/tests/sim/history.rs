@@ -233,7 +233,7 @@ impl State {
             // As `Lease::is_held` does: the state first, then the clock.
             let (held, end) = {
                 let state = known.state.borrow();
-                let end = Some(*state).filter(|state| !matches!(state, LeaseState::Held(_)));
+                let end = Some(state.clone()).filter(|state| !matches!(state, LeaseState::Held(_)));
                 (state.valid_at(Instant::now()).is_some(), end)
             };
             if known.over && held {
@@ -241,7 +241,8 @@ impl State {
             } else if known.end.is_some() && known.end != end {
                 violation = Some(format!("{key} of {} ended twice: {:?}, then {end:?}", known.owner, known.end));
             }
-            (known.over, known.end) = (known.over || !held, known.end.or(end));
+            known.over |= !held;
+            known.end = known.end.take().or(end);
         }
         if let Some(violation) = violation {
             self.broken(violation);

@@ -119,7 +119,7 @@ impl Actor {
         };
         loop {
             if self.holding.is_none() {
-                let lease = self.contend(target, options, lost).await;
+                let lease = self.contend(target, options, lost.as_ref()).await;
                 self.take_over(target, options, lease);
                 self.report_grant();
             }
@@ -165,23 +165,23 @@ impl Actor {
         loop {
             let error = match target.engine.client().adopt(&target.key, owner, options).await {
                 Ok(lease) => return Ok(lease),
-                Err(Error::Expired) => return Err(Loss::Expired),
+                Err(Error::Expired) => return Err(Loss::Expired { last_failure: None }),
                 Err(Error::Lost { .. } | Error::Contended { .. }) => return Err(Loss::Taken),
                 Err(error) => error,
             };
             target.report_refused_credentials(&error);
             self.states.publish(State::Adopting { owner: owner.clone(), trouble: Some(Trouble::from(&error)) });
             if Instant::now() >= deadline {
-                return Err(Loss::Expired);
+                return Err(Loss::Expired { last_failure: Some(Arc::new(error)) });
             }
             sleep(ADOPT_RETRY).await;
         }
     }
 
     /// Contends until the lock is granted.
-    async fn contend(&mut self, target: &LockTarget, options: &LeaseOptions, lost: Option<Loss>) -> Lease {
+    async fn contend(&mut self, target: &LockTarget, options: &LeaseOptions, lost: Option<&Loss>) -> Lease {
         let client = target.engine.client();
-        self.states.publish(State::Contending { lost, answer: None });
+        self.states.publish(State::Contending { lost: lost.cloned(), answer: None });
         loop {
             self.context.leadership.wait_until_leader().await;
             let error = match client.try_acquire(&target.key, options).await {
@@ -221,7 +221,7 @@ impl Actor {
         &mut self,
         target: &LockTarget,
         options: &LeaseOptions,
-        lost: Option<Loss>,
+        lost: Option<&Loss>,
     ) -> Option<Lease> {
         let client = target.engine.client();
         let mut granted = std::pin::pin!(client.acquire(&target.key, options, Wait::Forever));
@@ -272,12 +272,12 @@ impl Actor {
 
     /// Follows the held lease until it ends.
     async fn follow_lease(&mut self) -> Loss {
-        let Some(holding) = &self.holding else { return Loss::Expired };
+        let Some(holding) = &self.holding else { return Loss::Expired { last_failure: None } };
         let owner = holding.lease.owner().clone();
         let mut states = holding.lease.state();
         let mut counted = None;
         let loss = loop {
-            let state = *states.borrow_and_update();
+            let state = states.borrow_and_update().clone();
             match state {
                 LeaseState::Held(grant) => {
                     let before = counted.replace(grant.renewals).unwrap_or(grant.renewals);
@@ -285,11 +285,11 @@ impl Actor {
                     self.states.publish(State::Held { owner: owner.clone(), grant });
                 }
                 LeaseState::Lost(loss) => break loss,
-                LeaseState::Released => break Loss::Expired,
+                LeaseState::Released => break Loss::Expired { last_failure: None },
             }
             if states.changed().await.is_err() {
                 // The watchdog is gone: nobody renews the lease any more.
-                break Loss::Expired;
+                break Loss::Expired { last_failure: None };
             }
         };
         self.holding = None;
@@ -340,14 +340,14 @@ impl Actor {
 
     fn report_loss(&self, loss: Loss) -> Loss {
         let reason = loss.as_str();
-        warn!(namespace = self.subject.namespace, name = self.subject.name, reason, "lost");
+        warn!(namespace = self.subject.namespace, name = self.subject.name, reason, %loss, "lost");
         self.context.metrics.lost(reason);
         self.set_held(false);
-        self.send(LockEvent::Lost(loss));
+        self.send(LockEvent::Lost(loss.clone()));
         loss
     }
 
-    fn report_refusal(&mut self, target: &LockTarget, lost: Option<Loss>, error: &Error) {
+    fn report_refusal(&mut self, target: &LockTarget, lost: Option<&Loss>, error: &Error) {
         target.report_refused_credentials(error);
         let answer = Refusal::from(error);
         if let Refusal::Contended(Some(value)) = &answer
@@ -356,7 +356,7 @@ impl Actor {
             self.announced = Some(identity_in(value).to_owned());
             self.send(LockEvent::Contended(Holder::of_value(value).name));
         }
-        let state = State::Contending { lost, answer: Some(answer) };
+        let state = State::Contending { lost: lost.cloned(), answer: Some(answer) };
         if !self.states.current().shows_same_as(&state) {
             self.context.metrics.acquisition(error.reason().as_str());
         }

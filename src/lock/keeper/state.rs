@@ -194,10 +194,20 @@ mod tests {
         let now = Instant::now();
         let held = |token, renewals| State::Held {
             owner: Owner::new("a", Token::new(token).unwrap()),
-            grant: Grant { acquired_at: now, renewed_at: now, valid_until: now, votes: 5, renewals },
+            grant: Grant {
+                acquired_at: now,
+                renewed_at: now,
+                valid_until: now,
+                votes: 5,
+                renewals,
+                last_failure: None,
+            },
         };
         assert!(held(1, 0).shows_same_as(&held(1, 9)));
         assert!(!held(1, 0).shows_same_as(&held(2, 0)));
-        assert!(!held(1, 0).shows_same_as(&State::Contending { lost: Some(Loss::Expired), answer: None }));
+        assert!(
+            !held(1, 0)
+                .shows_same_as(&State::Contending { lost: Some(Loss::Expired { last_failure: None }), answer: None })
+        );
     }
 }

@@ -37,6 +37,7 @@ fn held(token: u64, now: Now, age: Duration) -> State {
         valid_until: renewed_at + 29_698 * MS,
         votes: 5,
         renewals: 0,
+        last_failure: None,
     };
     State::Held { owner: owner(token), grant }
 }
@@ -126,7 +127,7 @@ fn what_was_written_is_not_written_again() {
     let states = [
         held(17, now, 300 * MS),
         State::Contending { lost: None, answer: Some(Refusal::Contended(Some("other/x@5".to_owned()))) },
-        State::Contending { lost: Some(Loss::Expired), answer: None },
+        State::Contending { lost: Some(Loss::Expired { last_failure: None }), answer: None },
         State::Contending { lost: None, answer: Some(Refusal::Trouble(trouble(Reason::Quarantined))) },
         State::Observed(Sighting::Nobody),
         State::Observed(Sighting::Unknown(trouble(Reason::NoQuorum))),
