@@ -36,7 +36,8 @@ pub(crate) async fn try_acquire<M: Master>(
                 // Reading takes note of the masters' tokens: the next proposal is larger.
                 read_all(masters, key).await;
             }
-            Outcome::StaleToken => return Err(Error::Contended { holder: None, remaining: None }),
+            // Others were granted it, or asked for it, eight times meanwhile.
+            Outcome::StaleToken => return Err(Error::Split),
         }
     }
 }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::acquire;
+use crate::acquire_all;
 use crate::adopt;
 use crate::claim::Claim;
 use crate::environment::{Environment, System};
 use crate::error::{ClientError, Error};
 use crate::key::LockKey;
-use crate::lease::{Lease, LeaseOptions};
+use crate::lease::{Lease, LeaseOptions, Leases};
 use crate::local_queue::LocalQueues;
 use crate::master::Master;
 use crate::masters::Masters;
@@ -91,10 +92,14 @@ impl<M: Master> Client<M> {
         self.masters.quorum()
     }
 
-    /// Takes the lock if it is free now, also where others wait for it. Ends within one call timeout. Where masters have
-    /// seen larger tokens it reads these and votes again, in eight votes at most.
+    /// Takes the lock if it is free now, also where others wait for it. Ends within one call timeout, and reads within
+    /// another who holds a lock that is not free. Where masters have seen larger tokens it reads these and votes again,
+    /// in eight votes at most.
     pub async fn try_acquire(&self, key: &LockKey, options: &LeaseOptions) -> Result<Lease, Error> {
-        acquire::try_acquire(&self.masters, key, options).await
+        match acquire::try_acquire(&self.masters, key, options).await {
+            Err(Error::Contended { .. }) => Err(read::contended(&self.masters, key).await),
+            granted => granted,
+        }
     }
 
     /// Takes the lock, waiting while another holds it or too few masters answer. Contenders get it by priority, then in
@@ -105,6 +110,18 @@ impl<M: Master> Client<M> {
     /// not change, and [`Error::ShutDown`] end the wait before.
     pub async fn acquire(&self, key: &LockKey, options: &LeaseOptions, wait: Wait) -> Result<Lease, Error> {
         wait::acquire(&self.masters, &self.local_queues, key, options, wait).await
+    }
+
+    /// Takes several locks, each as [`Self::acquire`] does, within one `wait`. They are taken in the order of their keys,
+    /// whatever order they are given in: two contenders that ask for `[a, b]` and `[b, a]` do not wait for each other for
+    /// ever. All who take several of these locks must take them this way. A key that is given twice is taken once.
+    ///
+    /// The leases are renewed from when each is taken, so `options` should renew them. Where one is lost, or less than
+    /// [`min_validity`](LeaseOptions::min_validity) is left of it, while the next is waited for, all are released and
+    /// taken anew ([`Error::LostWhileWaiting`] and [`Error::TooSlow`] when the time is over). Where it fails, or is dropped,
+    /// everything that was taken is released.
+    pub async fn acquire_all(&self, keys: &[LockKey], options: &LeaseOptions, wait: Wait) -> Result<Leases, Error> {
+        acquire_all::acquire_all(self, keys, options, wait).await
     }
 
     /// Continues a grant that another process made: renews it once, and holds it if a majority still had it. Nothing is

@@ -186,6 +186,7 @@
 #![warn(unreachable_pub)]
 
 mod acquire;
+mod acquire_all;
 mod adopt;
 pub mod claim;
 mod client;
@@ -216,7 +217,7 @@ pub use environment::{Environment, System};
 pub use error::{ClientError, Error, MasterError, Reason};
 pub use fence::Token;
 pub use key::LockKey;
-pub use lease::{Grant, Lease, LeaseOptions, LeaseState, Loss, Renewal};
+pub use lease::{Grant, Lease, LeaseOptions, LeaseState, Leases, Loss, Renewal};
 pub use owner::Owner;
 pub use protocol::reading::Observation;
 pub use protocol::release::Released;

@@ -44,6 +44,8 @@ struct LastReading {
     asked_at: Option<Instant>,
     /// Why the last reading failed. It is logged when it changes, not at each question.
     trouble: Option<Reason>,
+    /// A holder whose key never expires. It is logged when it changes.
+    endless: Option<String>,
 }
 
 /// The grant, if it is valid now. The clock is read while the state is locked, so that a renewal at this moment counts.
@@ -117,6 +119,14 @@ impl Election {
                 Ok(observation) => {
                     known.knowledge = Some(Knowledge::of(&observation, asked_at, FRESH));
                     known.trouble = None;
+                    let endless = observation.holder.filter(|_| observation.remaining.is_none());
+                    if endless != known.endless {
+                        if let Some(holder) = &endless {
+                            let command = format!("DEL {}", key.redis_key());
+                            warn!(%key, holder, command, "the key of the holder never expires: nobody can lead until the command frees it on the masters");
+                        }
+                        known.endless = endless;
+                    }
                     reached_quorum.send_replace(true);
                 }
                 // The last successful reading counts for as long as it is valid.

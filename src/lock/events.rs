@@ -24,6 +24,8 @@ pub(crate) enum LockEvent {
     Released,
     /// Another holder has the lock.
     Contended(String),
+    /// This holder's key on the masters never expires, so the lock is never free by itself.
+    NeverExpires(String, String),
     /// The masters could not be asked to release the lock, so its lease expires.
     LeftToExpire(String),
     /// The lock's actor panicked, and was restarted.
@@ -52,6 +54,12 @@ impl LockEvent {
             Self::Contended(holder) => {
                 (EventType::Normal, "Contended", "Acquire", format!("waiting: held by {holder}"))
             }
+            Self::NeverExpires(holder, key) => (
+                EventType::Warning,
+                "NeverExpires",
+                "Acquire",
+                format!("held by {holder}, whose key never expires: `DEL {key}` on the masters frees the lock"),
+            ),
             Self::LeftToExpire(why) => (EventType::Warning, "LeftToExpire", "Release", why.clone()),
             Self::KeeperRestarted => (
                 EventType::Warning,

@@ -24,6 +24,9 @@ pub enum Loss {
     /// released, at the latest when the validity of its last renewal ends. (A [shared](crate::LeaseOptions::is_shared) one
     /// only when the lease is released.)
     MaxRenewals,
+    /// The client was [shut down](crate::Client::shutdown), which released the lease. Only from
+    /// [`Lease::run`](crate::Lease::run): the state of such a lease is [`LeaseState::Released`].
+    ShutDown,
 }
 
 impl Loss {
@@ -34,6 +37,7 @@ impl Loss {
             Self::Expired { .. } => "Expired",
             Self::Taken => "Taken",
             Self::MaxRenewals => "MaxRenewals",
+            Self::ShutDown => "ShutDown",
         }
     }
 }
@@ -47,6 +51,7 @@ impl fmt::Display for Loss {
             Self::Expired { last_failure: None } => "the lease was not renewed before it ended",
             Self::Taken => "a majority of the masters does not hold the lease any more",
             Self::MaxRenewals => "the lease was renewed as often as it may be",
+            Self::ShutDown => "the client was shut down",
         })
     }
 }

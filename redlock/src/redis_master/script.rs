@@ -12,6 +12,13 @@ macro_rules! armed {
     };
 }
 
+/// The source of a script that shows the owner.
+macro_rules! with_owner {
+    ($file:literal) => {
+        concat!(include_str!("../scripts/owner.lua"), include_str!($file))
+    };
+}
+
 /// Compare and reset the expiry.
 pub(super) static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new("renew", armed!("../scripts/renew.lua")));
 /// Set where missing.
@@ -21,9 +28,9 @@ pub(super) static RELEASE: LazyLock<Script> =
     LazyLock::new(|| Script::new("release", include_str!("../scripts/release.lua")));
 /// Enter the queue and read.
 pub(super) static ENQUEUE: LazyLock<Script> =
-    LazyLock::new(|| Script::new("enqueue", include_str!("../scripts/enqueue.lua")));
+    LazyLock::new(|| Script::new("enqueue", with_owner!("../scripts/enqueue.lua")));
 /// Read owner, remaining time and fence.
-pub(super) static READ: LazyLock<Script> = LazyLock::new(|| Script::new("read", include_str!("../scripts/read.lua")));
+pub(super) static READ: LazyLock<Script> = LazyLock::new(|| Script::new("read", with_owner!("../scripts/read.lua")));
 
 /// A script. Each is safe to run twice: where an answer was lost, it may be called again.
 #[derive(Debug)]

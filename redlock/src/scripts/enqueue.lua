@@ -1,4 +1,4 @@
--- Enters the queue of a lock, or keeps the place there, and reads the lock in the same call.
+-- Enters the queue of a lock, or keeps the place there, and reads the lock in the same call. After owner.lua.
 -- KEYS[1] the lock, KEYS[2] the queue
 -- ARGV: place, priority (-1000 to 1000), how long it has waited in microseconds, lifetime of the queue in ms
 -- Places are ordered by priority, then by the time of arrival on this master's clock, in quarters of a millisecond since 2025:
@@ -8,4 +8,4 @@ local now = redis.call('TIME')
 local arrived = (now[1] - 1735689600) * 4000 + math.floor((now[2] - ARGV[3]) / 250)
 redis.call('ZADD', KEYS[2], 'NX', string.format('%.0f', arrived - ARGV[2] * 2^43), ARGV[1])
 redis.call('PEXPIRE', KEYS[2], ARGV[4])
-return {redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1]), redis.call('ZRANK', KEYS[2], ARGV[1])}
+return {owner, redis.call('PTTL', KEYS[1]), redis.call('ZRANK', KEYS[2], ARGV[1])}

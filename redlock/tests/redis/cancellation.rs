@@ -102,7 +102,7 @@ async fn a_holder_that_panics_gives_its_lock_back() {
     });
     assert!(holder.await.expect_err("a panic").is_panic());
     gone_everywhere(&servers, &key).await;
-    client.try_acquire(&key, &LeaseOptions::new("y", TTL)).await.expect("free again");
+    drop(client.try_acquire(&key, &LeaseOptions::new("y", TTL)).await.expect("free again"));
 }
 
 /// A runtime of its own, in which a task holds the lock for ever; ended by `end`.

@@ -156,7 +156,7 @@ async fn a_master_that_accepts_and_never_answers_costs_no_lock() {
     }
     eventually("given up", async || (client.masters()[2].health() == Health::Down(MasterError::Timeout)).then_some(()))
         .await;
-    client.try_acquire(&key("a"), &options("x")).await.expect("granted by two");
+    drop(client.try_acquire(&key("a"), &options("x")).await.expect("granted by two"));
     accepting.abort();
 }
 
@@ -171,7 +171,7 @@ async fn a_name_that_does_not_resolve_costs_no_lock_and_is_named() {
         Endpoint { address, ..servers[0].endpoint(Marker::Required) },
     ];
     let client = Client::new(masters.map(RedisMaster::connect), CALL_TIMEOUT).expect("valid settings");
-    client.acquire(&key("a"), &options("x"), Wait::For(PATIENCE)).await.expect("granted by two");
+    drop(client.acquire(&key("a"), &options("x"), Wait::For(PATIENCE)).await.expect("granted by two"));
     is_down(&client, 2).await;
     assert!(matches!(client.masters()[2].health(), Health::Down(MasterError::Unreachable(_))));
 }

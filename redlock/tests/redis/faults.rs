@@ -50,7 +50,7 @@ async fn a_flushed_master_votes_no_more_until_it_is_armed_again() {
     let error = client.try_acquire(&key, &LeaseOptions::new("x", TTL)).await.expect_err("two have lost their marker");
     assert_eq!(error.reason(), Reason::Quarantined);
     servers[0].arm().await;
-    client.try_acquire(&key, &LeaseOptions::new("x", TTL)).await.expect("two of three are armed");
+    drop(client.try_acquire(&key, &LeaseOptions::new("x", TTL)).await.expect("two of three are armed"));
 }
 
 #[tokio::test]
@@ -156,7 +156,7 @@ async fn waiters_hear_of_releases_after_their_connection_was_killed() {
         listening(server).await;
     }
     lease.release().await;
-    timeout(PATIENCE, waiting).await.expect("woken").expect("no panic").expect("granted");
+    drop(timeout(PATIENCE, waiting).await.expect("woken").expect("no panic").expect("granted"));
 }
 
 fn with(server: &Server, credentials: Credentials) -> Endpoint {

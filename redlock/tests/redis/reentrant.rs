@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redlock_engine::{Error, LeaseOptions, LeaseState, Loss, Reason, Reentrant, Released, Renewal, Wait};
-use redlock_test_servers::server::{PATIENCE, Server, client, key};
+use redlock_test_servers::server::{PATIENCE, Server, client, eventually, key};
 use tokio::time::timeout;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -22,7 +22,7 @@ async fn the_last_of_several_holds_gives_the_lock_back() {
     let error = other.try_acquire(&key, &LeaseOptions::new("other", TTL)).await.expect_err("held by the second");
     assert_eq!(error.reason(), Reason::Contended);
     assert_eq!(second.release().await, Some(Released::Freed));
-    other.try_acquire(&key, &LeaseOptions::new("other", TTL)).await.expect("free");
+    drop(other.try_acquire(&key, &LeaseOptions::new("other", TTL)).await.expect("free"));
 }
 
 #[tokio::test]
@@ -44,7 +44,9 @@ async fn another_identity_waits_and_so_does_a_hold_of_a_lost_lease() {
     // The first is another grant's, and takes nothing of the second.
     assert_eq!(first.release().await, Some(Released::AlreadyExpired));
     assert!(second.is_held());
-    assert_eq!(servers[0].get(&key).await, Some(second.owner().to_string()));
+    // The first master may be the last to hear of the vote.
+    let owner = second.owner().to_string();
+    eventually("its key stays", async || (servers[0].get(&key).await.as_ref() == Some(&owner)).then_some(())).await;
 }
 
 #[tokio::test]

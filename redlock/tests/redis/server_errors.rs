@@ -103,7 +103,7 @@ async fn a_refused_subscription_does_not_cost_the_connection() {
     let renewed = state.wait_for(|s| !matches!(s, LeaseState::Held(g) if g.renewals < before.renewals + 3));
     assert!(matches!(*timeout(PATIENCE, renewed).await.expect("renewed").expect("a watchdog"), LeaseState::Held(_)));
     held.release().await;
-    timeout(PATIENCE, waiting).await.expect("handed on").expect("no panic").expect("granted");
+    drop(timeout(PATIENCE, waiting).await.expect("handed on").expect("no panic").expect("granted"));
 }
 
 #[tokio::test]
@@ -251,7 +251,7 @@ async fn a_master_that_is_loading_gives_no_vote_and_is_not_pressed() {
     .await;
     assert_eq!(server.run::<i64>("EXISTS redlock:armed").await, 1);
     server.arm().await;
-    client.try_acquire(&key, &LeaseOptions::new("x", TTL)).await.expect("granted");
+    drop(client.try_acquire(&key, &LeaseOptions::new("x", TTL)).await.expect("granted"));
 }
 
 #[tokio::test]

@@ -166,7 +166,7 @@ impl Actor {
             let error = match target.engine.client().adopt(&target.key, owner, options).await {
                 Ok(lease) => return Ok(lease),
                 Err(Error::Expired) => return Err(Loss::Expired { last_failure: None }),
-                Err(Error::Lost { .. } | Error::Contended { .. }) => return Err(Loss::Taken),
+                Err(Error::Lost { .. }) => return Err(Loss::Taken),
                 Err(error) => error,
             };
             target.report_refused_credentials(&error);
@@ -191,14 +191,17 @@ impl Actor {
                 },
                 Err(error) => error,
             };
-            if !matches!(error, Error::Contended { .. }) {
+            if !matches!(error, Error::Contended { .. } | Error::Split) {
                 self.report_refusal(target, lost, &error);
                 sleep(with_jitter(RETRY)).await;
                 continue;
             }
             // No attempt of this actor is under way now: a grant of its identity is left over from an earlier process.
-            let holder = client.read(&target.key).await.ok().and_then(|seen| seen.holder);
-            match holder.as_deref().and_then(|value| value.parse::<Owner>().ok()) {
+            let holder = match &error {
+                Error::Contended { holder, .. } => holder.as_deref(),
+                _ => None,
+            };
+            match holder.and_then(|value| value.parse::<Owner>().ok()) {
                 Some(owner) if owner.identity() == options.identity && self.context.leadership.is_leader() => {
                     // No status records this grant: its process ended before it wrote one. Whether a majority ever voted
                     // for its token is unknown, and nobody uses it, so it is released rather than adopted.
@@ -206,7 +209,7 @@ impl Actor {
                     sleep(ADOPT_RETRY).await;
                 }
                 _ => {
-                    self.report_refusal(target, lost, &Error::Contended { holder, remaining: None });
+                    self.report_refusal(target, lost, &error);
                     if let Some(lease) = self.wait_in_queue(target, options, lost).await {
                         return lease;
                     }
@@ -350,11 +353,15 @@ impl Actor {
     fn report_refusal(&mut self, target: &LockTarget, lost: Option<&Loss>, error: &Error) {
         target.report_refused_credentials(error);
         let answer = Refusal::from(error);
-        if let Refusal::Contended(Some(value)) = &answer
+        if let Refusal::Contended(Some(value)) | Refusal::Endless(value) = &answer
             && self.announced.as_deref() != Some(identity_in(value))
         {
             self.announced = Some(identity_in(value).to_owned());
-            self.send(LockEvent::Contended(Holder::of_value(value).name));
+            let holder = Holder::of_value(value).name;
+            self.send(match &answer {
+                Refusal::Endless(_) => LockEvent::NeverExpires(holder, target.key.redis_key().to_owned()),
+                _ => LockEvent::Contended(holder),
+            });
         }
         let state = State::Contending { lost: lost.cloned(), answer: Some(answer) };
         if !self.states.current().shows_same_as(&state) {

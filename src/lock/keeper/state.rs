@@ -41,6 +41,10 @@ pub(crate) enum State {
 pub(crate) enum Refusal {
     /// Another holds it: the key's value, if it was read.
     Contended(Option<String>),
+    /// A key that never expires is in the way: its value.
+    Endless(String),
+    /// Nobody holds it, but several contenders ask for it.
+    Split,
     /// Too few masters voted.
     Trouble(Trouble),
 }
@@ -130,7 +134,9 @@ impl From<&Error> for Trouble {
 impl From<&Error> for Refusal {
     fn from(error: &Error) -> Self {
         match error {
+            Error::Contended { holder: Some(holder), remaining: None } => Self::Endless(holder.clone()),
             Error::Contended { holder, .. } => Self::Contended(holder.clone()),
+            Error::Split => Self::Split,
             other => Self::Trouble(other.into()),
         }
     }
