@@ -22,6 +22,7 @@ mod endpoint;
 mod link;
 mod script;
 mod subscriptions;
+mod url;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -37,6 +38,7 @@ pub use self::endpoint::{Address, ClientCertificate, Credentials, Endpoint, Mark
 use self::link::{Link, LinkState, master_error};
 use self::script::{ENQUEUE, READ, RELEASE, RENEW, SEED, Script};
 use self::subscriptions::{Subscriptions, Waiter};
+pub use self::url::InvalidEndpoint;
 use crate::claim::Claim;
 use crate::error::MasterError;
 use crate::fence::Token;

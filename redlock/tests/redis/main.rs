@@ -17,5 +17,6 @@ mod several;
 mod shutdown;
 mod tls;
 mod told;
+mod urls;
 mod waiting;
 mod watchdog;

@@ -3,7 +3,7 @@
 use std::future::pending;
 use std::time::Duration;
 
-use redlock_engine::{Error, LeaseOptions, LeaseState, Loss, Released, Renewal, Wait};
+use redlock_engine::{Error, Lease, LeaseOptions, LeaseState, Loss, Released, Renewal, Wait};
 use redlock_test_servers::server::{PATIENCE, Server, client, eventually, key};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -23,7 +23,7 @@ async fn contenders_that_take_the_same_locks_in_another_order_do_not_wait_for_ea
                 let leases = leases.expect("granted");
                 assert!(leases.is_held() && !leases.validity().is_zero());
                 assert!(leases.iter().map(|lease| lease.key().name()).eq(["a", "b"]), "in the order of their keys");
-                assert_eq!(leases.get(&keys[0]).map(|lease| lease.key()), Some(&keys[0]));
+                assert_eq!(leases.get(&keys[0]).map(Lease::key), Some(&keys[0]));
                 let released = leases.release().await;
                 assert!(released.iter().all(|(_, released)| *released == Released::Freed), "{released:?}");
             }

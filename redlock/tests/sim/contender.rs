@@ -147,7 +147,7 @@ impl Contender {
         while Instant::now() < end {
             let look = (Instant::now() + self.world.time(LONGEST_TTL / 4)).min(end);
             if let Ok(over) = timeout_at(look, lease.ended()).await {
-                self.history.ended(lease, over);
+                self.history.ended(lease, &over);
                 return self.once_in(2);
             }
             if self.history.look(lease) {

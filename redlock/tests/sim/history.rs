@@ -117,7 +117,7 @@ impl History {
     }
 
     /// A holder was told that its lease is over.
-    pub fn ended(&self, lease: &Lease, end: LeaseState) {
+    pub fn ended(&self, lease: &Lease, end: &LeaseState) {
         self.world.note(|| format!("{} of {} is over: {end:?}", lease.key(), lease.owner()));
         let mut state = self.state();
         state.counts.losses += 1;
