@@ -108,6 +108,9 @@ async fn an_unarmed_master_gives_no_vote_whatever_marker_it_shows() {
     let _: () = servers[0].run("DEL redlock:armed").await;
     let lease = client.try_acquire(&key, &LeaseOptions::new("x", TTL)).await.expect("two of three are armed");
     lease.release().await;
+    for server in &servers {
+        eventually("released everywhere", async || server.get(&key).await.is_none().then_some(())).await;
+    }
     // The marker of another process, as a restart from an append-only file would bring back.
     redis_set(&servers[1], "redlock:armed", "0123456789 60000").await;
     let error = client.try_acquire(&key, &LeaseOptions::new("x", TTL)).await.expect_err("one of three is armed");

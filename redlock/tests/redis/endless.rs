@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redlock_engine::{Error, LeaseOptions, LockKey, Released, Wait};
-use redlock_test_servers::server::{PATIENCE, Server, client, eventually, key};
+use redlock_test_servers::server::{PATIENCE, Server, connected, eventually, key};
 use tokio::time::timeout;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -18,7 +18,7 @@ async fn block(servers: &[Server], key: &LockKey, command: &str, value: &str) {
 #[tokio::test]
 async fn a_key_that_never_expires_is_shown_without_an_end_and_waited_for() {
     let servers = Server::start_armed(3).await;
-    let client = client(&servers);
+    let client = connected(&servers).await;
     for (name, command, value, shown) in [("a", "SET", "6f1c", "6f1c"), ("b", "HSET", "field value", "another type")] {
         let (key, options) = (key(name), LeaseOptions::new("x", TTL));
         block(&servers, &key, command, value).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redlock_engine::{Error, LeaseOptions, LeaseState, Loss, MasterError, Renewal};
+use redlock_engine::{Error, LeaseOptions, LeaseState, Loss, MasterError, Renewal, Wait};
 use redlock_test_servers::server::{PATIENCE, Server, client, key};
 use tokio::time::timeout;
 
@@ -12,7 +12,7 @@ async fn a_lease_that_expires_says_why_it_was_not_renewed_the_last_time() {
     let (client, key) = (client(&servers), key("a"));
     let renewal = Renewal::Every(Duration::from_millis(50));
     let options = LeaseOptions::new("x", Duration::from_secs(2)).renewal(renewal);
-    let lease = client.try_acquire(&key, &options).await.expect("granted");
+    let lease = client.acquire(&key, &options, Wait::For(PATIENCE)).await.expect("granted");
     let mut state = lease.state();
     // One is down, one has lost its marker: the majority is gone in two ways.
     servers[0].crash().await;
@@ -39,7 +39,7 @@ async fn a_lease_that_expires_says_why_it_was_not_renewed_the_last_time() {
 async fn a_lease_that_nobody_renews_expires_without_a_cause_in_the_masters() {
     let servers = Server::start_armed(3).await;
     let options = LeaseOptions::new("x", Duration::from_millis(300)).renewal(Renewal::None);
-    let lease = client(&servers).try_acquire(&key("a"), &options).await.expect("granted");
+    let lease = client(&servers).acquire(&key("a"), &options, Wait::For(PATIENCE)).await.expect("granted");
     let end = timeout(PATIENCE, lease.ended()).await.expect("told");
     assert_eq!(end, LeaseState::Lost(Loss::Expired { last_failure: None }));
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redlock_engine::{Error, LeaseOptions, LeaseState, Loss, Reason, Reentrant, Released, Renewal, Wait};
-use redlock_test_servers::server::{PATIENCE, Server, client, eventually, key};
+use redlock_test_servers::server::{PATIENCE, Server, client, delete_until_lost, eventually, key};
 use tokio::time::timeout;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -35,9 +35,7 @@ async fn another_identity_waits_and_so_does_a_hold_of_a_lost_lease() {
     let error = locks.acquire(&key, &LeaseOptions::new("other", TTL), short).await.expect_err("another holds it");
     assert_eq!(error.to_string(), format!("held by {}", first.owner()));
 
-    for server in &servers {
-        let _: i64 = server.run(&format!("DEL {}", key.redis_key())).await;
-    }
+    delete_until_lost(&servers, &first).await;
     assert_eq!(timeout(PATIENCE, first.ended()).await.expect("told"), LeaseState::Lost(Loss::Taken));
     let second = locks.acquire(&key, &options, Wait::Forever).await.expect("granted anew");
     assert!(second.owner().token() > first.owner().token());

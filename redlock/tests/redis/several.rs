@@ -4,7 +4,7 @@ use std::future::pending;
 use std::time::Duration;
 
 use redlock_engine::{Error, Lease, LeaseOptions, LeaseState, Loss, Released, Renewal, Wait};
-use redlock_test_servers::server::{PATIENCE, Server, client, eventually, key};
+use redlock_test_servers::server::{PATIENCE, Server, client, delete_until_lost, eventually, key};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -38,7 +38,7 @@ async fn contenders_that_take_the_same_locks_in_another_order_do_not_wait_for_ea
 async fn what_was_taken_is_released_where_one_of_several_locks_is_not_granted() {
     let servers = Server::start_armed(3).await;
     let (one, other) = (client(&servers), client(&servers));
-    let lease = other.try_acquire(&key("b"), &LeaseOptions::new("other", TTL)).await.expect("granted");
+    let lease = other.acquire(&key("b"), &LeaseOptions::new("other", TTL), Wait::For(PATIENCE)).await.expect("granted");
     let (keys, options) = ([key("b"), key("a"), key("a")], LeaseOptions::new("one", TTL));
     let refused = one.acquire_all(&keys, &options, Wait::For(Duration::from_millis(200))).await;
     assert_eq!(refused.expect_err("b is held").to_string(), format!("held by {}", lease.owner()));
@@ -53,9 +53,7 @@ async fn several_locks_are_lost_when_one_of_them_is() {
     let (client, keys) = (client(&servers), [key("a"), key("b")]);
     let options = LeaseOptions::new("one", TTL).renewal(Renewal::Every(Duration::from_millis(20)));
     let leases = client.acquire_all(&keys, &options, Wait::Forever).await.expect("granted");
-    for server in &servers {
-        let _: i64 = server.run(&format!("DEL {}", keys[1].redis_key())).await;
-    }
+    delete_until_lost(&servers, leases.get(&keys[1]).expect("b")).await;
     let ended = timeout(PATIENCE, leases.ended()).await.expect("told");
     assert_eq!(ended, (&keys[1], LeaseState::Lost(Loss::Taken)));
     assert!(!leases.is_held());
@@ -70,17 +68,20 @@ async fn several_locks_are_lost_when_one_of_them_is() {
 async fn a_lock_that_is_lost_while_the_next_is_waited_for_is_taken_anew() {
     let servers = Server::start_armed(3).await;
     let (one, other, keys) = (client(&servers), client(&servers), [key("a"), key("b")]);
-    let blocking = other.try_acquire(&keys[1], &LeaseOptions::new("other", TTL)).await.expect("granted");
+    let blocking =
+        other.acquire(&keys[1], &LeaseOptions::new("other", TTL), Wait::For(PATIENCE)).await.expect("granted");
     let waiting = tokio::spawn({
         let (one, keys) = (one.clone(), keys.clone());
         let options = LeaseOptions::new("one", TTL).renewal(Renewal::Every(Duration::from_millis(20)));
         async move { one.acquire_all(&keys, &options, Wait::Forever).await }
     });
     let first = eventually("a is taken", async || one.read(&keys[0]).await.ok()?.holder).await;
-    for server in &servers {
-        let _: i64 = server.run(&format!("DEL {}", keys[0].redis_key())).await;
-    }
-    let again = async || one.read(&keys[0]).await.ok()?.holder.filter(|holder| *holder != first);
+    let again = async || {
+        for server in &servers {
+            server.delete_of(&keys[0], &first).await;
+        }
+        one.read(&keys[0]).await.ok()?.holder.filter(|holder| *holder != first)
+    };
     let second = eventually("a is taken anew", again).await;
     assert_eq!(blocking.release().await, Released::Freed);
     let leases = timeout(PATIENCE, waiting).await.expect("in time").expect("no panic").expect("granted");
@@ -92,11 +93,9 @@ async fn work_runs_while_its_lease_is_held_and_is_dropped_when_it_is_lost() {
     let servers = Server::start_armed(3).await;
     let (client, key) = (client(&servers), key("a"));
     let options = LeaseOptions::new("x", TTL).renewal(Renewal::Every(Duration::from_millis(20)));
-    let lease = client.try_acquire(&key, &options).await.expect("granted");
+    let lease = client.acquire(&key, &options, Wait::For(PATIENCE)).await.expect("granted");
     assert_eq!(lease.run(async { 7 }).await, Ok(7));
-    for server in &servers {
-        let _: i64 = server.run(&format!("DEL {}", key.redis_key())).await;
-    }
+    delete_until_lost(&servers, &lease).await;
     let (kept_by_work, dropped) = oneshot::channel::<()>();
     let work = async move {
         pending::<()>().await;
@@ -116,7 +115,7 @@ async fn a_leaked_lease_is_renewed_until_its_client_is_shut_down() {
     let servers = Server::start_armed(3).await;
     let (one, other, key) = (client(&servers), client(&servers), key("a"));
     let options = LeaseOptions::new("one", TTL).renewal(Renewal::Every(Duration::from_millis(20)));
-    let lease = one.try_acquire(&key, &options).await.expect("granted");
+    let lease = one.acquire(&key, &options, Wait::For(PATIENCE)).await.expect("granted");
     let mut state = lease.state();
     std::mem::forget(lease);
     let renewed = state.wait_for(|state| !matches!(state, LeaseState::Held(grant) if grant.renewals < 5));

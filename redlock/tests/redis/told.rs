@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use redlock_engine::{Error, LeaseOptions, Reason};
-use redlock_test_servers::server::{Server, client, key};
+use redlock_engine::{Error, LeaseOptions, Reason, Wait};
+use redlock_test_servers::server::{PATIENCE, Server, client, connected, key};
 
 const TTL: Duration = Duration::from_secs(30);
 
 #[tokio::test]
 async fn one_that_tries_is_told_who_holds_the_lock() {
     let servers = Server::start_armed(3).await;
-    let (one, other, key) = (client(&servers), client(&servers), key("a"));
-    let lease = one.try_acquire(&key, &LeaseOptions::new("one", TTL)).await.expect("granted");
+    let (one, other, key) = (client(&servers), connected(&servers).await, key("a"));
+    let lease = one.acquire(&key, &LeaseOptions::new("one", TTL), Wait::For(PATIENCE)).await.expect("granted");
     let error = other.try_acquire(&key, &LeaseOptions::new("other", TTL)).await.expect_err("held");
     assert_eq!(error.to_string(), format!("held by {}", lease.owner()));
     assert!(matches!(error, Error::Contended { remaining: Some(left), .. } if left <= TTL), "{error:?}");
@@ -20,7 +20,7 @@ async fn one_that_tries_is_told_who_holds_the_lock() {
 #[tokio::test]
 async fn one_that_tries_where_nobody_has_a_majority_is_told_that_nobody_holds_the_lock() {
     let servers = Server::start_armed(3).await;
-    let (client, key) = (client(&servers), key("a"));
+    let (client, key) = (connected(&servers).await, key("a"));
     // Two contenders have a vote each that they will not release.
     for (server, owner) in servers.iter().zip(["one@1", "two@2"]) {
         let _: String = server.run(&format!("SET {} {owner} PX 30000", key.redis_key())).await;

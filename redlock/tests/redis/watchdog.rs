@@ -354,9 +354,12 @@ async fn no_wait_ttl_or_number_of_masters_makes_two_hold_at_once() {
                         for _ in 0..4 {
                             let lease = match client.acquire(&key("a"), &options, wait).await {
                                 Ok(lease) => lease,
-                                Err(Error::Contended { .. } | Error::TooSlow { .. } | Error::NoQuorum { .. }) => {
-                                    continue;
-                                }
+                                Err(
+                                    Error::Contended { .. }
+                                    | Error::Split
+                                    | Error::TooSlow { .. }
+                                    | Error::NoQuorum { .. },
+                                ) => continue,
                                 Err(error) => panic!("{error}"),
                             };
                             let LeaseState::Held(grant) = lease.state().borrow().clone() else { continue };

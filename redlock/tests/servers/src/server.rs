@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use redlock_engine::{Address, Client, Credentials, Endpoint, Health, LockKey, Marker, RedisMaster};
+use redlock_engine::{Address, Client, Credentials, Endpoint, Health, Lease, LockKey, Marker, RedisMaster};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
@@ -134,6 +134,12 @@ impl Server {
         self.run(&format!("GET {}", key.redis_key())).await
     }
 
+    /// Deletes the key of a lock, if it has this value.
+    pub async fn delete_of(&self, key: &LockKey, value: &str) {
+        let compare_and_delete = "return(redis.call('GET',KEYS[1])==ARGV[1])and(redis.call('DEL',KEYS[1]))";
+        let _: redis::Value = self.run(&format!("EVAL {compare_and_delete} 1 {} {value}", key.redis_key())).await;
+    }
+
     /// What is left of a key, in milliseconds; -2 without.
     pub async fn pttl(&self, key: &LockKey) -> i64 {
         self.run(&format!("PTTL {}", key.redis_key())).await
@@ -234,6 +240,17 @@ pub async fn until_connected(client: &Client) {
 /// A lock of a namespace of tests.
 pub fn key(name: &str) -> LockKey {
     LockKey::new("tests", name).expect("a valid name")
+}
+
+/// Deletes a lease's key on all servers until the lease has ended: a renewal in between seeds some of them again.
+pub async fn delete_until_lost(servers: &[Server], lease: &Lease) {
+    eventually("the lease is lost", async || {
+        for server in servers {
+            server.delete_of(lease.key(), &lease.owner().to_string()).await;
+        }
+        (!lease.is_held()).then_some(())
+    })
+    .await;
 }
 
 /// Waits until `check` answers something, asking again and again.
