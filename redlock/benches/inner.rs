@@ -98,7 +98,7 @@ fn try_acquire_and_release(bencher: Bencher, masters: usize) {
     let runtime = runtime();
     let client = client(&runtime, masters);
     let options = LeaseOptions::new("billing-7d4f9c-x2x9q", Duration::from_secs(30));
-    let (key, options) = (key(), LeaseOptions { renewal: Renewal::None, ..options });
+    let (key, options) = (key(), options.renewal(Renewal::None));
     bencher.bench_local(|| {
         let released = runtime.block_on(async {
             let lease = client.try_acquire(&key, &options).await.expect("a free lock");
@@ -125,7 +125,7 @@ fn runtime() -> Runtime {
 
 fn client(runtime: &Runtime, masters: usize) -> Client<MapMaster> {
     let _inside = runtime.enter();
-    Client::new((0..masters).map(|_| MapMaster::default()), Duration::from_secs(1))
+    Client::new((0..masters).map(|_| MapMaster::default()), Duration::from_secs(1)).expect("valid settings")
 }
 
 /// A master that is a map. It answers at once, so that only the engine's own work is measured.

@@ -41,7 +41,8 @@ pub(crate) async fn try_acquire<M: Master>(
                     return Err(Error::TokensRunOut);
                 }
             }
-            Outcome::StaleToken => return Err(Error::Contended { holder: None, remaining: None }),
+            // Others were granted it, or asked for it, eight times meanwhile.
+            Outcome::StaleToken => return Err(Error::Split),
         }
     }
 }

@@ -3,10 +3,12 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::lease::Loss;
 use crate::quorum::Quorum;
 
 /// The words for what went wrong: reasons of conditions, labels of metrics, and the base of exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Reason {
     /// Another holds the lock.
     Contended,
@@ -54,6 +56,7 @@ impl Reason {
 
 /// Why a master gave no usable answer.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MasterError {
     /// There is no connection: refused, reset, no such host, or not tried again yet. The call fails at once.
     #[error("not reachable: {0}")]
@@ -113,18 +116,46 @@ impl fmt::Display for MasterFailure {
     }
 }
 
+/// Why a [`Client`](crate::Client) cannot be made.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// There is nobody to ask.
+    #[error("a client needs at least one master")]
+    NoMasters,
+    /// More than anybody can ask at once in good time.
+    #[error("{masters} masters are more than {most}")]
+    TooManyMasters {
+        /// Masters given.
+        masters: usize,
+        /// Masters permitted.
+        most: usize,
+    },
+    /// The call timeout is too short for any call, or longer than any caller waits.
+    #[error("a call timeout of {0:?} is not between 1ms and 1min")]
+    CallTimeout(Duration),
+}
+
 /// Why an operation on a lock did not succeed. Each variant says which operations end with it.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Error {
-    /// Another holds the lock, or several contenders have split the votes. From [`acquire`](crate::Client::acquire) when
-    /// its time is over, and from [`try_acquire`](crate::Client::try_acquire), which does not ask who holds it.
-    #[error("held by {}", holder.as_deref().unwrap_or("several contenders"))]
+    /// Another holds the lock. From [`acquire`](crate::Client::acquire) when its time is over, and from
+    /// [`try_acquire`](crate::Client::try_acquire).
+    #[error("{}", held_by(holder.as_deref(), *remaining))]
     Contended {
-        /// Value of the key on the most masters, if it was read: `<identity>@<token>.<nonce>`, or another library's value.
+        /// Value of the key on the most masters: `<identity>@<token>.<nonce>`, or another library's value. `None` where it was
+        /// not read, or could not be.
         holder: Option<String>,
-        /// Time until a majority of the masters is free, on their clocks, unless the lease is renewed.
+        /// Time until a majority of the masters is free, on their clocks, unless the lease is renewed. `None` without a
+        /// `holder`; with one, its key never expires: it is held until somebody deletes the key.
         remaining: Option<Duration>,
     },
+    /// Nobody holds the lock: several contenders asked for it at once and have split the votes, or others go first.
+    /// From [`acquire`](crate::Client::acquire) when its time is over, and from
+    /// [`try_acquire`](crate::Client::try_acquire).
+    #[error("nobody holds it: the votes were split, or it was released just now")]
+    Split,
     /// Too few masters gave a usable answer. From every operation except a release.
     #[error("{usable} of {masters} masters usable, {needed} needed ({})", list(failures))]
     NoQuorum {
@@ -140,7 +171,7 @@ pub enum Error {
     /// A majority agreed, but nothing is left of the lease, or less than
     /// [`min_validity`](crate::LeaseOptions::min_validity). The grant was released. (For a further [`Hold`](crate::Hold):
     /// the hold was not made, and the lease goes on.)
-    #[error("{left:?} left of the lease, {needed:?} needed")]
+    #[error("{}", too_slow(*left, *needed))]
     TooSlow {
         /// Validity that was left.
         left: Duration,
@@ -160,6 +191,10 @@ pub enum Error {
         /// Masters configured.
         masters: usize,
     },
+    /// One of several locks was lost while the next of them was waited for. From
+    /// [`acquire_all`](crate::Client::acquire_all) when its time is over.
+    #[error("a lock was lost while the others were waited for: {0}")]
+    LostWhileWaiting(Loss),
     /// The options can never work. (A TTL above a master's cap is the master's
     /// answer: [`MasterError::TtlRefused`].)
     #[error("{0}")]
@@ -171,6 +206,24 @@ pub enum Error {
     /// The client was [shut down](crate::Client::shutdown). What it had asked for is being released.
     #[error("the client was shut down")]
     ShutDown,
+}
+
+fn held_by(holder: Option<&str>, remaining: Option<Duration>) -> String {
+    match (holder, remaining) {
+        (Some(holder), Some(_)) => format!("held by {holder}"),
+        (Some(holder), None) => {
+            format!("held by {holder}, whose key never expires: delete it on the masters to free it")
+        }
+        (None, _) => "held by another".to_owned(),
+    }
+}
+
+fn too_slow(left: Duration, needed: Duration) -> String {
+    if left.is_zero() {
+        "the masters agreed too late: nothing is left of the lease".to_owned()
+    } else {
+        format!("only {left:?} of validity is left, and {needed:?} is needed")
+    }
 }
 
 fn list(failures: &[MasterFailure]) -> String {
@@ -188,11 +241,11 @@ impl Error {
     #[must_use]
     pub fn reason(&self) -> Reason {
         match self {
-            Self::Contended { .. } => Reason::Contended,
+            Self::Contended { .. } | Self::Split => Reason::Contended,
             Self::NoQuorum { failures, .. } => prevailing(failures),
             Self::TooSlow { .. } => Reason::TooSlow,
-            Self::Expired => Reason::Expired,
-            Self::Lost { .. } => Reason::Lost,
+            Self::Expired | Self::LostWhileWaiting(Loss::Expired { .. }) => Reason::Expired,
+            Self::Lost { .. } | Self::LostWhileWaiting(_) => Reason::Lost,
             Self::Invalid(_) | Self::TokensRunOut => Reason::Invalid,
             Self::ShutDown => Reason::ShutDown,
         }
@@ -213,6 +266,8 @@ fn prevailing(failures: &[MasterFailure]) -> Reason {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     fn no_quorum(errors: &[MasterError]) -> Error {
@@ -241,5 +296,60 @@ mod tests {
             error.to_string(),
             "2 of 5 masters usable, 3 needed (main-0: no answer in time; main-0: kept out (not armed); main-0: out of memory)"
         );
+    }
+
+    #[test]
+    fn each_text_says_what_is_the_case() {
+        let ms = Duration::from_millis;
+        let contended =
+            |holder: Option<&str>, remaining| Error::Contended { holder: holder.map(str::to_owned), remaining };
+        let (needed, quarantined) = (Duration::ZERO, no_quorum(&[MasterError::Quarantined]));
+        let last_failure = Some(Arc::new(quarantined.clone()));
+        let expired = || Loss::Expired { last_failure: None };
+        let texts: [(Box<dyn fmt::Display>, &str); 24] = [
+            (Box::new(contended(Some("a@1"), Some(ms(5)))), "held by a@1"),
+            (
+                Box::new(contended(Some("6f1c"), None)),
+                "held by 6f1c, whose key never expires: delete it on the masters to free it",
+            ),
+            (Box::new(contended(None, None)), "held by another"),
+            (Box::new(Error::Split), "nobody holds it: the votes were split, or it was released just now"),
+            (Box::new(quarantined), "4 of 5 masters usable, 3 needed (main-0: kept out (not armed))"),
+            (
+                Box::new(Error::TooSlow { left: Duration::ZERO, needed }),
+                "the masters agreed too late: nothing is left of the lease",
+            ),
+            (
+                Box::new(Error::TooSlow { left: ms(5), needed: ms(9) }),
+                "only 5ms of validity is left, and 9ms is needed",
+            ),
+            (Box::new(Error::Expired), "the lease had already ended"),
+            (Box::new(Error::Lost { held_elsewhere: 3, masters: 5 }), "lost: 3 of 5 masters do not hold this lease"),
+            (
+                Box::new(Error::LostWhileWaiting(Loss::MaxRenewals)),
+                "a lock was lost while the others were waited for: the lease was renewed as often as it may be",
+            ),
+            (Box::new(Error::Invalid("no".to_owned())), "no"),
+            (Box::new(Error::ShutDown), "the client was shut down"),
+            (Box::new(expired()), "the lease was not renewed before it ended"),
+            (
+                Box::new(Loss::Expired { last_failure }),
+                "the lease could not be renewed before it ended: 4 of 5 masters usable, 3 needed (main-0: kept out (not \
+                 armed))",
+            ),
+            (Box::new(Loss::Taken), "a majority of the masters does not hold the lease any more"),
+            (Box::new(Loss::ShutDown), "the client was shut down"),
+            (Box::new(MasterError::Unreachable("refused".to_owned())), "not reachable: refused"),
+            (Box::new(MasterError::Timeout), "no answer in time"),
+            (Box::new(MasterError::Auth("WRONGPASS".to_owned())), "refused: WRONGPASS"),
+            (Box::new(MasterError::Misconfigured("a replica".to_owned())), "not fit to keep locks: a replica"),
+            (Box::new(MasterError::Protocol("x".to_owned())), "unexpected answer: x"),
+            (Box::new(MasterError::TtlRefused), "TTL is zero or above the master's cap"),
+            (Box::new(ClientError::NoMasters), "a client needs at least one master"),
+            (Box::new(ClientError::CallTimeout(Duration::ZERO)), "a call timeout of 0ns is not between 1ms and 1min"),
+        ];
+        for (said, text) in texts {
+            assert_eq!(said.to_string(), text);
+        }
     }
 }

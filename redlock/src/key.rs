@@ -29,7 +29,8 @@ struct Names {
 }
 
 /// A name that is not permitted for a lock.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum InvalidKey {
     /// The namespace is empty, too long, or has a character other than letters, digits, `.`, `_` and `-`.
     #[error("namespace {0:?} must have 1 to 63 letters, digits or . _ -")]

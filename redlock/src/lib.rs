@@ -19,34 +19,28 @@
 //! ```no_run
 //! use std::time::Duration;
 //!
-//! use redlock_engine::{
-//!     Address, Client, Credentials, Endpoint, LeaseOptions, LockKey, Marker, RedisMaster, Token, Wait,
-//! };
+//! use redlock_engine::{Client, Endpoint, LeaseOptions, LockKey, RedisMaster, Token, Wait};
 //!
 //! # async fn write_report(_fence: Token) {}
 //! # #[tokio::main]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! // Five independent servers: no replicas, no cluster.
-//! let masters = (0..5).map(|i| {
-//!     RedisMaster::connect(Endpoint {
-//!         name: format!("redis-{i}"),
-//!         address: Address::Tcp(format!("redis-{i}.example.net"), 6379),
-//!         credentials: Credentials::None,
-//!         marker: Marker::Unused,
-//!     })
-//! });
-//! let client = Client::new(masters, Duration::from_millis(50));
+//! let mut masters = Vec::new();
+//! for i in 0..5 {
+//!     let endpoint: Endpoint = format!("redis://redis-{i}.example.net").parse()?;
+//!     masters.push(RedisMaster::connect(endpoint));
+//! }
+//! let client = Client::new(masters, Duration::from_millis(50))?;
 //!
 //! // Takes the lock for 30 s, renewed every 10 s. Waits up to a minute while another holds it.
 //! let key = LockKey::new("billing", "nightly-report")?;
 //! let options = LeaseOptions::new("worker-7", Duration::from_secs(30));
 //! let lease = client.acquire(&key, &options, Wait::For(Duration::from_secs(60))).await?;
 //!
-//! tokio::select! {
-//!     // The store of the report refuses tokens smaller than the largest that it has seen.
-//!     () = write_report(lease.owner().token()) => {}
-//!     // The work is cut off here: this process is not the holder any more.
-//!     end = lease.ended() => eprintln!("stopped half way: {end:?}"),
+//! // The store of the report refuses tokens smaller than the largest that it has seen. The work is cut off where this
+//! // process is not the holder any more.
+//! if let Err(loss) = lease.run(write_report(lease.owner().token())).await {
+//!     eprintln!("stopped half way: {loss}");
 //! }
 //!
 //! let released = lease.release().await;
@@ -58,7 +52,7 @@
 //!
 //! # The grant: a majority
 //! [`Client::try_acquire`] asks all masters at once. It waits for a master no longer than the client's call timeout, and
-//! for none once the vote is decided. What a failed attempt has set is released, also on masters that did not answer. The
+//! for none once the vote is decided. Where it lost the vote, it reads who holds the lock. What a failed attempt has set is released, also on masters that did not answer. The
 //! majority is one of the *configured* masters ([`quorum`]): every client of a lock must be given the same masters, and
 //! each master must be a server of its own. Where two addresses lead to one server, that server has one vote, and the
 //! second master is [`MasterError::Misconfigured`] ([`voters`]). An odd number is best; one more, an even number,
@@ -112,14 +106,18 @@
 //!
 //! # Loss: told in time
 //! [`Lease::ended`] ends with a [`Loss`] when a majority does not have the lease, and at the latest when its validity is
-//! over: by the clock alone, before another can be granted the lock. [`Lease::state`] is the same as a `watch` channel,
-//! with every renewal. Both need the runtime to poll them in time; [`Lease::is_held`] does not.
+//! over: by the clock alone, before another can be granted the lock. A lease that could not be renewed says what the masters
+//! said the last time ([`Loss::Expired`]). [`Lease::state`] is the same as a `watch` channel, with every renewal, and
+//! [`Lease::run`] runs a future that is dropped when the lease is lost. All of these need the runtime to poll them in time;
+//! [`Lease::is_held`] does not.
 //!
 //! # Release
 //! [`Lease::release`] stops the watchdog first, deletes the key where it still is this grant's, and returns what it found
 //! as [`Released`]. A dropped lease is released in the background. A master that did not confirm it is sent it again as
 //! soon as it can be reached, until the key has ended by its TTL: the lock is free within about a second of its masters
-//! being back. At most 4096 releases are kept for a master. [`Lease::abandon`] leaves the lock on the masters,
+//! being back. At most 4096 releases are kept for a master. A lease that is bound to no variable is dropped in the same
+//! statement; the compiler warns of that. One that is leaked ([`std::mem::forget`]) is renewed until the client is shut
+//! down, or until the runtime ends. [`Lease::abandon`] leaves the lock on the masters,
 //! for another process to [`adopt`](Client::adopt): same owner, same token. A grant that several processes renew is
 //! [shared](LeaseOptions::is_shared).
 //!
@@ -133,16 +131,23 @@
 //! under way to the masters arrive, within three call timeouts. Masters that have not confirmed a release are sent it once
 //! more. Without a shutdown, a lock that was released the moment before may stay on masters that had not answered yet.
 //!
+//! # Several locks
+//! [`Client::acquire_all`] takes several locks in the order of their keys, so that two clients that ask for the same locks
+//! do not wait for each other for ever. [`Leases`] are held while all of them are, and are released together. Where one is
+//! not granted, those that were taken are released.
+//!
 //! # Reentrancy
 //! [`Reentrant`] counts holds of the same identity in the process, and releases the lock with the last [`Hold`]. Tasks
 //! that must exclude each other must not share an identity there.
 //!
 //! # Errors
 //! An [`Error`] says why an operation failed, and where masters failed what each said ([`MasterError`]). Each error has a
-//! [`Reason`], one of a few words, for metrics and conditions. [`Client::acquire`] tries again after all of them until its
-//! time is over, except for [`Error::Invalid`] and [`Error::TokensRunOut`], which will not change, and
-//! [`Error::ShutDown`]. A lease that ends is no
-//! error but a [`Loss`].
+//! [`Reason`], one of a few words, for metrics and conditions. A lock that another holds ([`Error::Contended`], by whom and
+//! for how long) is told from one that nobody holds ([`Error::Split`]). A key that another program set without an expiry
+//! is held without an end: a waiting contender logs a warning, and waits until somebody deletes the key.
+//! [`Client::acquire`] tries again after all errors until its time is over, except for [`Error::Invalid`] and
+//! [`Error::TokensRunOut`], which will not change, and [`Error::ShutDown`]. A lease that ends is no error but a [`Loss`].
+//! Masters and timeouts with which no client works are refused when it is made ([`ClientError`]).
 //!
 //! # What it rests on
 //! - **Clocks run alike:** the clocks of holder and masters differ by less than 1 % over a TTL. What they show does not
@@ -169,7 +174,7 @@
 //! # Tuning
 //! - [`ttl`](LeaseOptions::ttl), usually 10 to 30 s: how long the lock outlasts a holder that died. A short TTL means many
 //!   renewals, and losses on busy machines.
-//! - The call timeout of [`Client::new`], usually 5 to 50 ms: above the slowest round trip to a healthy master, far below
+//! - The call timeout of [`Client::new`], usually 5 to 50 ms, at most a minute: above the slowest round trip to a healthy master, far below
 //!   the TTL. A vote may take that long, and a grant loses what the vote took.
 //! - The period of [`Renewal::Every`], a third of the TTL: how often a renewal may fail before the lease is lost. Each
 //!   renewal costs a small script on every master.
@@ -179,7 +184,8 @@
 //!
 //! # Layout
 //! Each module imports only modules below it.
-//! - `client`: the [`Client`], which only composes; `reentrant`: [`Reentrant`] locks on top of it
+//! - `client`: the [`Client`], which only composes; `acquire_all`: several locks, and `reentrant`: [`Reentrant`] locks, on
+//!   top of it
 //! - The operations, which send requests and act on verdicts: `acquire` (one vote), `wait` (for a lock that another
 //!   holds), `adopt`, `watchdog` (renews a [`Lease`]), `release`, `read`
 //! - `masters`: what the operations share: the masters, the call timeout, the background tasks; `pending_releases`:
@@ -202,6 +208,7 @@
 #![warn(unreachable_pub)]
 
 mod acquire;
+mod acquire_all;
 mod adopt;
 pub mod claim;
 mod client;
@@ -231,13 +238,15 @@ mod watchdog;
 
 pub use client::Client;
 pub use environment::{Environment, System};
-pub use error::{Error, MasterError, Reason};
+pub use error::{ClientError, Error, MasterError, Reason};
 pub use fence::Token;
 pub use key::LockKey;
-pub use lease::{Grant, Lease, LeaseOptions, LeaseState, Loss, Renewal};
+pub use lease::{Grant, Lease, LeaseOptions, LeaseState, Leases, Loss, Renewal};
 pub use owner::Owner;
 pub use protocol::reading::Observation;
 pub use protocol::release::Released;
-pub use redis_master::{Address, ClientCertificate, Credentials, Endpoint, Health, Marker, RedisMaster, TlsFiles};
+pub use redis_master::{
+    Address, ClientCertificate, Credentials, Endpoint, Health, InvalidEndpoint, Marker, RedisMaster, TlsFiles,
+};
 pub use reentrant::{Hold, Reentrant};
 pub use wait::Wait;

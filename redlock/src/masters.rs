@@ -20,6 +20,7 @@ use crate::master::{Extension, Master};
 use crate::owner::Owner;
 use crate::pending_releases::PendingReleases;
 use crate::quorum::Quorum;
+use crate::validity::later;
 use crate::voters::Voters;
 
 /// One clock for the whole process: two of its clients never propose the same token.
@@ -95,7 +96,7 @@ impl<M: Master> Masters<M> {
 
     /// When a call that is sent at `sent_at` times out.
     pub(crate) fn call_deadline(&self, sent_at: Instant) -> Instant {
-        sent_at + self.call_timeout
+        later(sent_at, self.call_timeout)
     }
 
     /// When a call that nobody waits for times out: a master that is slow for a while can still answer it.
@@ -187,7 +188,7 @@ impl<M: Master> Masters<M> {
         self.background.close();
         // A renewal under way, then its seeds, then the release: each ends within a call timeout. A task that does not end
         // is a caller's that is not polled any more, and not waited for.
-        let _ = tokio::time::timeout(3 * self.call_timeout, self.background.wait()).await;
+        let _ = tokio::time::timeout(self.call_timeout.saturating_mul(3), self.background.wait()).await;
     }
 
     // === tokens and randomness ===
@@ -210,7 +211,7 @@ impl<M: Master> Masters<M> {
 
     /// A random time between two bounds.
     pub(crate) fn random_between(&self, shortest: Duration, longest: Duration) -> Duration {
-        shortest + self.environment.random_up_to(longest.saturating_sub(shortest))
+        shortest.saturating_add(self.environment.random_up_to(longest.saturating_sub(shortest)))
     }
 
     // === errors ===

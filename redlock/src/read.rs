@@ -20,6 +20,15 @@ pub(crate) async fn read<M: Master>(masters: &Arc<Masters<M>>, key: &LockKey) ->
     Observation::of(masters.quorum(), &readings, masters.name_failures(failed), sent_at.elapsed())
 }
 
+/// The error of an attempt that lost its vote: who holds the lock, where that can be read.
+pub(crate) async fn contended<M: Master>(masters: &Arc<Masters<M>>, key: &LockKey) -> Error {
+    match read(masters, key).await {
+        Ok(Observation { holder: None, .. }) => Error::Split,
+        Ok(Observation { holder, remaining, .. }) => Error::Contended { holder, remaining },
+        Err(_) => Error::Contended { holder: None, remaining: None },
+    }
+}
+
 /// What each master knows of the lock. Takes note of the tokens that they show. The largest that there is counts for this
 /// lock alone: it must not use up the tokens of others.
 pub(crate) async fn read_all<M: Master>(masters: &Arc<Masters<M>>, key: &LockKey) -> Vec<Result<Reading, MasterError>> {

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::client::Client;
 use crate::error::Error;
@@ -27,10 +27,19 @@ pub struct Reentrant<M: Master = RedisMaster> {
 }
 
 /// By lock and identity.
-type HoldEntries = HashMap<(LockKey, String), Weak<HoldEntry>>;
+type HoldEntries = HashMap<HoldName, Weak<HoldEntry>>;
 
-/// The grant of one lock to one identity. Locked while it is being acquired: a second hold waits for the first.
-type HoldEntry = tokio::sync::Mutex<Weak<SharedLease>>;
+/// A lock and an identity.
+type HoldName = (LockKey, String);
+
+/// The grant of one lock to one identity. It exists while there is a grant, or while one is being acquired.
+#[derive(Debug)]
+struct HoldEntry {
+    name: HoldName,
+    /// Locked while it is being acquired: a second hold waits for the first.
+    held: tokio::sync::Mutex<Weak<SharedLease>>,
+    entries: Arc<Mutex<HoldEntries>>,
+}
 
 #[derive(Debug)]
 struct SharedLease {
@@ -42,6 +51,7 @@ struct SharedLease {
 /// One of the holds of a lock. Dereferences to the [`Lease`] that all of them share. The lock is released when the last
 /// hold is released or dropped.
 #[derive(Debug)]
+#[must_use = "a hold that is dropped is over: the last one releases the lock at once"]
 pub struct Hold(Arc<SharedLease>);
 
 impl<M: Master> Clone for Reentrant<M> {
@@ -63,7 +73,7 @@ impl<M: Master> Reentrant<M> {
     pub async fn acquire(&self, key: &LockKey, options: &LeaseOptions, wait: Wait) -> Result<Hold, Error> {
         let entry = self.entry(key, &options.identity);
         let deadline = wait.deadline();
-        let Some(mut held) = until(deadline, entry.lock()).await else {
+        let Some(mut held) = until(deadline, entry.held.lock()).await else {
             return Err(Error::Contended { holder: None, remaining: None });
         };
         // A lease that was lost, but is not dropped yet, is no hold.
@@ -79,15 +89,29 @@ impl<M: Master> Reentrant<M> {
 
     fn entry(&self, key: &LockKey, identity: &str) -> Arc<HoldEntry> {
         let name = (key.clone(), identity.to_owned());
-        // The map is only read and added to: a panic cannot leave it half changed.
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = lock(&self.entries);
         if let Some(entry) = entries.get(&name).and_then(Weak::upgrade) {
             return entry;
         }
-        entries.retain(|_, entry| entry.strong_count() > 0);
-        let entry = Arc::default();
+        let (held, all) = (tokio::sync::Mutex::default(), Arc::clone(&self.entries));
+        let entry = Arc::new(HoldEntry { name: name.clone(), held, entries: all });
         entries.insert(name, Arc::downgrade(&entry));
         entry
+    }
+}
+
+fn lock(entries: &Mutex<HoldEntries>) -> MutexGuard<'_, HoldEntries> {
+    // Each change is one call on the map: a panic cannot leave it half changed.
+    entries.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for HoldEntry {
+    fn drop(&mut self) {
+        let mut entries = lock(&self.entries);
+        // Another acquisition may have replaced it meanwhile, and that one lives.
+        if entries.get(&self.name).is_some_and(|entry| entry.strong_count() == 0) {
+            entries.remove(&self.name);
+        }
     }
 }
 
@@ -104,5 +128,44 @@ impl Hold {
     pub async fn release(self) -> Option<Released> {
         let SharedLease { lease, _entry } = Arc::into_inner(self.0)?;
         Some(lease.release().await)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::redis_master::{Address, Credentials, Endpoint, Marker};
+
+    #[tokio::test]
+    async fn an_entry_goes_with_its_last_user_so_that_none_has_to_be_searched_for() {
+        // Port 1 is nobody's; nothing is asked of the master here.
+        let address = Address::Tcp("127.0.0.1".to_owned(), 1);
+        let master = Endpoint { name: "a".to_owned(), address, credentials: Credentials::None, marker: Marker::Unused };
+        let client = Client::new([RedisMaster::connect(master)], Duration::from_millis(50)).expect("valid settings");
+        let locks = Reentrant::new(client);
+        let keys: Vec<_> = (0..9).map(|i| LockKey::new("a", &i.to_string()).expect("a name")).collect();
+        let entries: Vec<_> = keys.iter().map(|key| locks.entry(key, "job")).collect();
+        let again = locks.entry(&keys[0], "job");
+        assert!(Arc::ptr_eq(&again, &entries[0]), "one entry for one lock and identity");
+        drop(entries);
+        assert_eq!(lock(&locks.entries).len(), 1, "one is in use");
+        drop(again);
+        assert_eq!(lock(&locks.entries).len(), 0);
+    }
+
+    #[tokio::test]
+    async fn an_entry_that_was_replaced_leaves_the_next_one() {
+        let entries = Arc::<Mutex<HoldEntries>>::default();
+        let name = (LockKey::new("a", "b").expect("a name"), "job".to_owned());
+        let entry = || {
+            let (name, entries) = (name.clone(), Arc::clone(&entries));
+            Arc::new(HoldEntry { name, held: tokio::sync::Mutex::default(), entries })
+        };
+        let (former, next) = (entry(), entry());
+        lock(&entries).insert(name.clone(), Arc::downgrade(&next));
+        drop(former);
+        assert!(lock(&entries).contains_key(&name));
     }
 }

@@ -9,6 +9,8 @@ use tokio::time::Instant;
 const DRIFT_DIVISOR: u32 = 100;
 /// Granularity of key expiry on a master (1 ms) and of the holder's timers (1 ms).
 const GRANULARITY: Duration = Duration::from_millis(2);
+/// Longer than any lease or wait: 300 years.
+const FAR: Duration = Duration::from_secs(300 * 366 * 24 * 3600);
 
 /// What is subtracted from a lease of `ttl` because clocks do not run alike: 1 % of it plus 2 ms.
 ///
@@ -25,7 +27,12 @@ pub fn drift(ttl: Duration) -> Duration {
 /// subtracted by that.
 #[must_use]
 pub fn valid_until(sent_at: Instant, ttl: Duration) -> Instant {
-    sent_at + ttl.saturating_sub(drift(ttl))
+    later(sent_at, ttl.saturating_sub(drift(ttl)))
+}
+
+/// The instant `time` after `at`. Beyond the clock's end it is centuries away: a sum of times from outside never panics.
+pub(crate) fn later(at: Instant, time: Duration) -> Instant {
+    at.checked_add(time).or_else(|| at.checked_add(FAR)).unwrap_or(at)
 }
 
 #[cfg(test)]
@@ -41,6 +48,15 @@ mod tests {
             let valid = valid_until(sent_at, Duration::from_millis(ttl)) - sent_at;
             // Integer division of a Duration keeps nanoseconds: compare rounded to milliseconds.
             assert_eq!(valid.as_millis(), left, "ttl {ttl} ms");
+        }
+    }
+
+    #[test]
+    fn a_time_beyond_the_end_of_the_clock_is_far_away_and_no_panic() {
+        let now = Instant::now();
+        assert_eq!(later(now, Duration::from_secs(1)), now + Duration::from_secs(1));
+        for end in [later(now, Duration::MAX), valid_until(now, Duration::MAX), later(later(now, Duration::MAX), FAR)] {
+            assert!(end >= now + FAR);
         }
     }
 

@@ -22,7 +22,7 @@ use crate::lease::{Lease, LeaseOptions};
 use crate::local_queue::{LocalQueues, Seat, Stint};
 use crate::master::{Heard, Master, News, Place, Queued};
 use crate::masters::Masters;
-use crate::protocol::contention::{Contention, MessageVerdict, NextTurn, ReleaseMessages, Standing};
+use crate::protocol::contention::{Contention, ENDLESS, MessageVerdict, NextTurn, ReleaseMessages, Standing};
 use crate::protocol::waiting::{LONGEST_PAUSE, NextStep, Pause, is_final, is_of_own_options};
 
 /// How long the messages of the other masters are waited for after the first about a release.
@@ -65,6 +65,21 @@ pub(crate) async fn until<T>(deadline: Option<Instant>, future: impl Future<Outp
 #[derive(Debug, Default)]
 pub(crate) struct Session {
     inbox: Option<Inbox>,
+    /// The holder without an end that was warned of.
+    endless: Option<String>,
+}
+
+impl Session {
+    /// Warns of a key that never expires, once for each holder: nobody gets the lock until somebody deletes the key.
+    fn warn_of_endless(&mut self, key: &LockKey, contention: &Contention) {
+        let endless = contention.holder.as_ref().filter(|_| contention.standing == Standing::Held(ENDLESS));
+        if endless != self.endless.as_ref() {
+            self.endless = endless.cloned();
+            if let Some(holder) = endless {
+                tracing::warn!(%key, holder, "the lock's key never expires: DEL {} on the masters frees it", key.redis_key());
+            }
+        }
+    }
 }
 
 /// Where a process hears of a lock's releases, on every master.
@@ -150,7 +165,7 @@ impl<M: Master> Contender<'_, M> {
             let (error, pause) = match next {
                 NextStep::Try => match self.attempt().await {
                     Ok(lease) => return Ok(TurnEnd::Granted(lease)),
-                    Err(Error::Contended { .. }) => {
+                    Err(Error::Contended { .. } | Error::Split) => {
                         self.failures += 1;
                         next = NextStep::Check;
                         continue;
@@ -207,6 +222,7 @@ impl<M: Master> Contender<'_, M> {
         };
         let answers = self.enter(inbox).await?;
         let contention = Contention::of(self.masters.quorum(), &answers);
+        self.session.warn_of_endless(self.key, &contention);
         let pause = Pause::after_check(&contention, self.failures, |from, to| self.masters.random_between(from, to));
         let error = if contention.standing == Standing::Unknown {
             let failed = (0..).zip(answers).filter_map(|(index, answer)| Some((index, answer.err()?)));

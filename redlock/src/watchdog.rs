@@ -10,13 +10,14 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::claim::Claim;
-use crate::error::MasterError;
+use crate::error::{Error, MasterError};
 use crate::lease::{Grant, Lease, LeaseOptions, LeaseState, Loss, Order, Renewal};
 use crate::master::{Master, Vote};
 use crate::masters::Masters;
 use crate::protocol::release::Released;
 use crate::protocol::renewal::{RenewalTally, RenewalVerdict, retry_pause};
 use crate::release::{release, release_in_background};
+use crate::validity::later;
 
 /// Votes that come in after the vote was won.
 pub(crate) type LateVotes = BoxStream<'static, (usize, Result<Vote, MasterError>)>;
@@ -145,7 +146,7 @@ impl<M: Master> Watchdog<M> {
 
     async fn renew_until_lost(&self, late: Option<LateVotes>) -> Loss {
         let mut due = match self.renewal {
-            Renewal::Every(period) => Some(self.renewed_at() + period),
+            Renewal::Every(period) => Some(later(self.renewed_at(), period)),
             Renewal::None => None,
         };
         if let Some(late) = late {
@@ -153,12 +154,12 @@ impl<M: Master> Watchdog<M> {
             Box::pin(self.count_late_votes(late, due)).await;
         }
         loop {
-            let Some(grant) = self.valid_grant() else { return Loss::Expired };
+            let Some(grant) = self.valid_grant() else { return self.expired() };
             sleep_until(due.map_or(grant.valid_until, |due| due.min(grant.valid_until))).await;
             if self.valid_grant().is_none() {
-                return Loss::Expired;
+                return self.expired();
             }
-            let (Some(at), Renewal::Every(period)) = (due, self.renewal) else { return Loss::Expired };
+            let (Some(at), Renewal::Every(period)) = (due, self.renewal) else { return self.expired() };
             if grant.renewals >= self.max_renewals {
                 return Loss::MaxRenewals;
             }
@@ -166,18 +167,23 @@ impl<M: Master> Watchdog<M> {
                 biased;
                 () = sleep_until(grant.valid_until) => {
                     // Either the round has renewed it and was still collecting votes, or the lease is over.
-                    if self.valid_grant().is_none() { return Loss::Expired }
+                    if self.valid_grant().is_none() { return self.expired() }
                     Round::Renewed(self.renewed_at())
                 }
                 // Boxed: nearly always a lease is between its renewals, and takes no room for one then.
                 round = Box::pin(self.renew()) => round,
             };
             due = Some(match round {
-                Round::Renewed(sent_at) => sent_at + period,
+                Round::Renewed(sent_at) => later(sent_at, period),
                 Round::Taken => return Loss::Taken,
                 Round::Unknown(failures) => {
                     let error = self.masters.no_quorum(self.masters.count() - failures.len(), failures);
                     tracing::debug!(key = %self.claim.key(), owner = self.claim.value(), %error, late = ?at.elapsed(), "not renewed");
+                    if let Error::NoQuorum { failures, .. } = &error
+                        && !failures.is_empty()
+                    {
+                        self.note_failure(error);
+                    }
                     let (shortest, longest) = retry_pause(self.claim.ttl());
                     Instant::now() + self.masters.random_between(shortest, longest)
                 }
@@ -252,7 +258,25 @@ impl<M: Master> Watchdog<M> {
 
     /// The grant, while it is valid.
     fn valid_grant(&self) -> Option<Grant> {
-        self.state.borrow().valid_at(Instant::now())
+        self.state.borrow().valid_at(Instant::now()).cloned()
+    }
+
+    /// The loss of a lease that is over by the clock.
+    fn expired(&self) -> Loss {
+        match &*self.state.borrow() {
+            LeaseState::Held(grant) => grant.expired(),
+            LeaseState::Lost(_) | LeaseState::Released => Loss::Expired { last_failure: None },
+        }
+    }
+
+    /// Takes note of a failed renewal, for the loss that may follow. Wakes nobody: the lease is held as before.
+    fn note_failure(&self, error: Error) {
+        self.state.send_if_modified(|state| {
+            if let LeaseState::Held(grant) = state {
+                grant.last_failure = Some(Arc::new(error));
+            }
+            false
+        });
     }
 
     fn renewed_at(&self) -> Instant {
@@ -272,7 +296,7 @@ impl<M: Master> Watchdog<M> {
     fn change(&self, change: impl FnOnce(Grant, Instant) -> Option<Grant>) -> bool {
         self.state.send_if_modified(|state| {
             let LeaseState::Held(grant) = state else { return false };
-            let Some(changed) = change(*grant, Instant::now()) else { return false };
+            let Some(changed) = change(grant.clone(), Instant::now()) else { return false };
             *grant = changed;
             true
         })

@@ -64,7 +64,10 @@ impl Knowledge {
             Leader {
                 name: owner.as_ref().map_or(holder, |o| o.identity()).to_owned(),
                 token: owner.map(|o| o.token().get()),
-                valid_until: read_at + observation.remaining.unwrap_or(fresh),
+                valid_until: observation
+                    .remaining
+                    .and_then(|left| read_at.checked_add(left))
+                    .unwrap_or(read_at + fresh),
             }
         });
         Self { leader, read_at }
@@ -165,5 +168,12 @@ mod tests {
         let known = Knowledge::of(&observed(Some("6f1c2a"), None), now, SECOND);
         let answer = Answer::new("web-0", None, Some(&known), now);
         assert_eq!((answer.name.as_str(), answer.token, answer.valid_for_ms), ("6f1c2a", None, 1000));
+    }
+
+    #[test]
+    fn a_time_beyond_the_clock_is_no_panic() {
+        let now = Instant::now();
+        let known = Knowledge::of(&observed(Some("6f1c2a"), Some(Duration::MAX)), now, SECOND);
+        assert_eq!(Answer::new("web-0", None, Some(&known), now).name, "6f1c2a");
     }
 }

@@ -44,11 +44,13 @@ struct LastReading {
     asked_at: Option<Instant>,
     /// Why the last reading failed. It is logged when it changes, not at each question.
     trouble: Option<Reason>,
+    /// A holder whose key never expires. It is logged when it changes.
+    endless: Option<String>,
 }
 
 /// The grant, if it is valid now. The clock is read while the state is locked, so that a renewal at this moment counts.
 fn valid_grant(state: &watch::Ref<'_, LeaseState>) -> Option<Grant> {
-    state.valid_at(Instant::now())
+    state.valid_at(Instant::now()).cloned()
 }
 
 impl Election {
@@ -117,6 +119,14 @@ impl Election {
                 Ok(observation) => {
                     known.knowledge = Some(Knowledge::of(&observation, asked_at, FRESH));
                     known.trouble = None;
+                    let endless = observation.holder.filter(|_| observation.remaining.is_none());
+                    if endless != known.endless {
+                        if let Some(holder) = &endless {
+                            let command = format!("DEL {}", key.redis_key());
+                            warn!(%key, holder, command, "the key of the holder never expires: nobody can lead until the command frees it on the masters");
+                        }
+                        known.endless = endless;
+                    }
                     reached_quorum.send_replace(true);
                 }
                 // The last successful reading counts for as long as it is valid.
@@ -197,12 +207,13 @@ impl Election {
                 () = sleep_until(grant.valid_until) => {}
             }
         }
-        let loss = match *state.borrow() {
-            LeaseState::Lost(loss) => loss,
-            LeaseState::Held(_) | LeaseState::Released => Loss::Expired,
+        let loss = match &*state.borrow() {
+            LeaseState::Lost(loss) => loss.clone(),
+            LeaseState::Held(grant) => grant.expired(),
+            LeaseState::Released => Loss::Expired { last_failure: None },
         };
-        metrics.lost(loss);
-        warn!(%key, ?loss, "this pod does not lead any more; contending again");
+        metrics.lost(&loss);
+        warn!(%key, reason = loss.as_str(), %loss, "this pod does not lead any more; contending again");
         drop(self.with_lease(Option::take));
         false
     }

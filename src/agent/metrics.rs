@@ -65,7 +65,7 @@ impl Metrics {
     }
 
     /// Counts that leadership was lost.
-    pub(crate) fn lost(&self, loss: Loss) {
+    pub(crate) fn lost(&self, loss: &Loss) {
         self.losses.get_or_create(&ByReason { reason: loss.as_str() }).inc();
     }
 }
@@ -79,7 +79,7 @@ mod tests {
         let metrics = Metrics::default();
         metrics.acquired();
         metrics.renewed(3);
-        metrics.lost(Loss::Taken);
+        metrics.lost(&Loss::Taken);
         let text = metrics.render(true);
         for line in [
             concat!("redlock_agent_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),

@@ -100,7 +100,7 @@ fn lease_options(options: &Options, max_ttl: Duration) -> Result<LeaseOptions, E
              (default a third), so that one failed renewal loses nothing"
         ));
     }
-    Ok(LeaseOptions { renewal: Renewal::Every(renew_every), ..LeaseOptions::new(identity, *ttl) })
+    Ok(LeaseOptions::new(identity, *ttl).renewal(Renewal::Every(renew_every)))
 }
 
 /// Runs the agent until SIGTERM or SIGINT.
@@ -126,7 +126,8 @@ pub async fn serve(options: Options, listener: TcpListener, stop: CancellationTo
     let key = LockKey::new(&secret.namespace, &options.lock).map_err(|e| Error::Options(format!("--lock: {e}")))?;
     let lease = lease_options(&options, secret.max_ttl)?;
     info!(%key, identity = lease.identity, ttl = ?lease.ttl, masters = secret.endpoints.len(), "contending");
-    let client = Client::new(secret.endpoints.into_iter().map(RedisMaster::connect), secret.call_timeout);
+    let client = Client::new(secret.endpoints.into_iter().map(RedisMaster::connect), secret.call_timeout)
+        .map_err(|e| Error::Options(format!("the mounted Secret: {e}")))?;
     let election = Election::new(client, key, lease);
     let server = axum::serve(listener, http::router(election.clone()));
     tokio::select! {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
 use redlock_engine::redis_master::Health;
-use redlock_engine::{Address, Client, Credentials, Endpoint, Marker, RedisMaster};
+use redlock_engine::{Address, Client, ClientError, Credentials, Endpoint, Marker, RedisMaster};
 use tokio::time::{Instant, sleep};
 
 use crate::api::RedisLockCluster;
@@ -43,6 +43,9 @@ pub(crate) enum Unconnected {
     /// The cluster's Secret has no usable key.
     #[error("{0}: restore it from a backup, or create the cluster anew")]
     SecretInvalid(UnusableKey),
+    /// The cluster's spec is none with which an engine can work. (Its CRD refuses that.)
+    #[error("the spec of the cluster cannot work: {0}")]
+    ClusterInvalid(ClientError),
 }
 
 /// What a connection is made from. When this changes, a new connection is made.
@@ -77,6 +80,7 @@ impl Unconnected {
         match self {
             Self::SecretNotFound(_) => "AuthSecretNotFound",
             Self::SecretInvalid(_) => "AuthSecretInvalid",
+            Self::ClusterInvalid(_) => "ClusterInvalid",
         }
     }
 }
@@ -128,7 +132,7 @@ impl ConnectionSettings {
         }
     }
 
-    fn connect(&self) -> Engine {
+    fn connect(&self) -> Result<Engine, ClientError> {
         let password = self.root.client_password(EVERY_NAMESPACE);
         let master = |index| {
             let name = names::master(&self.name, index);
@@ -142,7 +146,8 @@ impl ConnectionSettings {
                 marker: Marker::Required,
             })
         };
-        Engine::new(Client::new((0..self.masters).map(master), self.call_timeout), self.root.clone())
+        let client = Client::new((0..self.masters).map(master), self.call_timeout)?;
+        Ok(Engine::new(client, self.root.clone()))
     }
 }
 
@@ -199,7 +204,10 @@ impl Connections {
                 Arc::clone(&known.engine)
             }
             other => {
-                let engine = Arc::new(settings.connect());
+                let engine = match settings.connect() {
+                    Ok(engine) => Arc::new(engine),
+                    Err(why) => return Ok(Err(Unconnected::ClusterInvalid(why))),
+                };
                 *other = Some(Connection { settings, engine: Arc::clone(&engine), read_at: Instant::now() });
                 engine
             }

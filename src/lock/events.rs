@@ -24,6 +24,8 @@ pub(crate) enum LockEvent {
     Released,
     /// Another holder has the lock.
     Contended(String),
+    /// This holder's key on the masters never expires, so the lock is never free by itself.
+    NeverExpires(String, String),
     /// The masters could not be asked to release the lock, so its lease expires.
     LeftToExpire(String),
     /// The lock's actor panicked, and was restarted.
@@ -52,6 +54,12 @@ impl LockEvent {
             Self::Contended(holder) => {
                 (EventType::Normal, "Contended", "Acquire", format!("waiting: held by {holder}"))
             }
+            Self::NeverExpires(holder, key) => (
+                EventType::Warning,
+                "NeverExpires",
+                "Acquire",
+                format!("held by {holder}, whose key never expires: `DEL {key}` on the masters frees the lock"),
+            ),
             Self::LeftToExpire(why) => (EventType::Warning, "LeftToExpire", "Release", why.clone()),
             Self::KeeperRestarted => (
                 EventType::Warning,
@@ -93,5 +101,26 @@ pub(crate) async fn publish(
             let (kind, reason, action, note) = event.describe();
             events.publish(&object, kind, reason, action, note).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use redlock_engine::error::MasterFailure;
+    use redlock_engine::{Error, MasterError};
+
+    use super::*;
+
+    #[test]
+    fn the_event_of_a_loss_says_what_the_masters_said() {
+        let failure = MasterFailure { master: "main-1".to_owned(), error: MasterError::Quarantined };
+        let error = Error::NoQuorum { usable: 1, needed: 2, masters: 3, failures: vec![failure] };
+        let (kind, reason, _, note) = LockEvent::Lost(Loss::Expired { last_failure: Some(Arc::new(error)) }).describe();
+        assert_eq!((kind, reason), (EventType::Warning, "Lost"));
+        let expected = "the lease could not be renewed before it ended: 1 of 3 masters usable, 2 needed (main-1: kept out (not \
+                        armed))";
+        assert_eq!(note, expected);
     }
 }

@@ -205,3 +205,32 @@ async fn a_secret_that_is_not_mounted_is_a_configuration_error() {
     let error = agent.task.await.expect("no panic").expect_err("no Secret");
     assert!(error.is_configuration() && error.to_string().contains("mount the Secret"), "{error}");
 }
+
+#[tokio::test]
+async fn a_key_of_another_program_that_never_expires_is_shown_as_its_holder() {
+    for (command, shown) in [("SET redlock:tests/web 6f1c", "6f1c"), ("HSET redlock:tests/web f v", "another type")] {
+        let (servers, secret) = cluster(3).await;
+        for server in &servers {
+            let _: redis::Value = server.run(command).await;
+        }
+        let agent = Agent::start("web-0", LONG, secret.path()).await;
+        eventually("it is ready", async || (agent.get("/readyz").await.0 == 200).then_some(())).await;
+        let named = async || (agent.answer().await["name"] == shown).then_some(());
+        eventually("the holder is named", named).await;
+        assert!(!agent.leads().await);
+        for server in &servers {
+            let _: i64 = server.run(&format!("DEL {}", key("web").redis_key())).await;
+        }
+        eventually("it leads once the key is deleted", async || agent.leads().await.then_some(())).await;
+        agent.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_secret_with_which_no_client_works_is_a_wrong_configuration() {
+    let (_servers, secret) = cluster(1).await;
+    fs::write(secret.path().join("call-timeout"), "5h").expect("a file of the Secret");
+    let agent = Agent::start("web-0", LONG, secret.path()).await;
+    let error = agent.task.await.expect("no panic").expect_err("too long");
+    assert!(error.is_configuration() && error.to_string().contains("call timeout"), "{error}");
+}

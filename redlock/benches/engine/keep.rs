@@ -99,7 +99,7 @@ pub async fn run(count: LeaseCount, config: &Config, call_timeout: Duration) -> 
 fn renewals(leases: &[Lease]) -> u64 {
     leases
         .iter()
-        .filter_map(|lease| match *lease.state().borrow() {
+        .filter_map(|lease| match &*lease.state().borrow() {
             LeaseState::Held(grant) => Some(grant.renewals),
             LeaseState::Lost(_) | LeaseState::Released => None,
         })

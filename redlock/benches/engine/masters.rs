@@ -37,5 +37,5 @@ pub fn client(masters: &[String], call_timeout: Duration) -> Client {
             marker: Marker::Required,
         })
     });
-    Client::with_environment(masters, call_timeout, Arc::new(System))
+    Client::with_environment(masters, call_timeout, Arc::new(System)).expect("valid settings")
 }

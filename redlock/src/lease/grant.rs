@@ -1,14 +1,16 @@
 //! A grant: the proof that a lease is held, and until when.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::error::Error;
+use crate::lease::state::Loss;
 use crate::validity::valid_until;
 
 /// A proven hold, as of its last renewal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// When the acquisition was sent. For an adopted lease: when it was adopted.
     pub acquired_at: Instant,
@@ -20,6 +22,9 @@ pub struct Grant {
     pub votes: usize,
     /// Successful renewals so far.
     pub renewals: u64,
+    /// Why the last renewal failed, where it did: what the masters said. A failure is noted here without a notification of
+    /// those that watch the state. `None` again once a renewal succeeds.
+    pub last_failure: Option<Arc<Error>>,
 }
 
 impl Grant {
@@ -27,7 +32,7 @@ impl Grant {
     #[must_use]
     pub fn new(sent_at: Instant, ttl: Duration, votes: usize) -> Self {
         let valid_until = valid_until(sent_at, ttl);
-        Self { acquired_at: sent_at, renewed_at: sent_at, valid_until, votes, renewals: 0 }
+        Self { acquired_at: sent_at, renewed_at: sent_at, valid_until, votes, renewals: 0, last_failure: None }
     }
 
     /// Whether it is valid at `now`. Once it is not, it never is again.
@@ -64,8 +69,15 @@ impl Grant {
             self.renewed_at = sent_at;
             self.valid_until = valid_until(sent_at, ttl);
         }
+        self.last_failure = None;
         self.votes = votes;
         Some(self)
+    }
+
+    /// The loss of a holder whose validity ends with this grant.
+    #[must_use]
+    pub fn expired(&self) -> Loss {
+        Loss::Expired { last_failure: self.last_failure.clone() }
     }
 
     /// The grant with one more vote, from a master that answered after the vote was won. `None` where its validity is
@@ -112,9 +124,16 @@ mod tests {
     fn a_renewal_counts_from_when_it_was_sent_and_counts_once() {
         let sent_at = Instant::now();
         let (again, heard) = (sent_at + TTL / 3, sent_at + TTL / 2);
-        let renewed = Grant::new(sent_at, TTL, 5).extended(again, TTL, 3, heard).unwrap();
-        let expected =
-            Grant { acquired_at: sent_at, renewed_at: again, valid_until: again + VALIDITY, votes: 3, renewals: 1 };
+        let failed = Grant { last_failure: Some(Arc::new(Error::ShutDown)), ..Grant::new(sent_at, TTL, 5) };
+        let renewed = failed.extended(again, TTL, 3, heard).unwrap();
+        let expected = Grant {
+            acquired_at: sent_at,
+            renewed_at: again,
+            valid_until: again + VALIDITY,
+            votes: 3,
+            renewals: 1,
+            last_failure: None,
+        };
         assert_eq!(renewed, expected);
         assert_eq!(renewed.extended(again, TTL, 4, heard), Some(Grant { votes: 4, ..expected }));
     }
@@ -124,9 +143,9 @@ mod tests {
         let sent_at = Instant::now();
         let grant = Grant::new(sent_at, TTL, 5);
         let over = grant.valid_until;
-        assert_eq!(grant.extended(sent_at + TTL / 3, TTL, 5, over), None);
-        assert_eq!(grant.extended(over, TTL, 5, over), None);
-        assert_eq!(grant.with_late_vote(over), None);
+        assert_eq!(grant.clone().extended(sent_at + TTL / 3, TTL, 5, over), None);
+        assert_eq!(grant.clone().extended(over, TTL, 5, over), None);
+        assert_eq!(grant.clone().with_late_vote(over), None);
         assert_eq!(grant.with_late_vote(sent_at).map(|grant| grant.votes), Some(6));
     }
 }

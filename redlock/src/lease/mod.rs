@@ -1,20 +1,49 @@
 //! A held lock, as its holder sees it.
 
 mod grant;
+mod leases;
 mod options;
 mod state;
 
+use std::future::Future;
+use std::pin::pin;
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 pub use self::grant::Grant;
+pub use self::leases::Leases;
 pub use self::options::{LeaseOptions, Renewal};
 pub use self::state::{LeaseState, Loss};
 use crate::key::LockKey;
 use crate::owner::Owner;
 use crate::protocol::release::Released;
+
+/// Runs `work` until `ended`. What it returns counts only while `is_held`.
+async fn run_until<T>(
+    work: impl Future<Output = T>,
+    ended: impl Future<Output = LeaseState>,
+    is_held: impl Fn() -> bool,
+) -> Result<T, Loss> {
+    let (mut work, mut ended) = (pin!(work), pin!(ended));
+    let state = tokio::select! {
+        // A lease that is over starts no work.
+        biased;
+        state = &mut ended => state,
+        output = &mut work => {
+            if is_held() {
+                return Ok(output);
+            }
+            ended.await
+        }
+    };
+    Err(match state {
+        LeaseState::Lost(loss) => loss,
+        // Nobody else can release a lease that is borrowed here.
+        LeaseState::Released | LeaseState::Held(_) => Loss::ShutDown,
+    })
+}
 
 /// What a holder asks of the watchdog.
 #[derive(Debug)]
@@ -26,7 +55,31 @@ pub(crate) enum Order {
 }
 
 /// A held lock. When dropped it is released in the background, unless it is [shared](LeaseOptions::is_shared).
+///
+/// Keep it in a variable for as long as the lock is needed. A lease that nobody binds is dropped at the end of its
+/// statement, and the compiler warns of it:
+///
+/// ```compile_fail
+/// #![deny(unused_must_use)]
+/// # use redlock_engine::{Client, Error, LeaseOptions, LockKey, Wait};
+/// # async fn work(client: Client, key: LockKey, options: LeaseOptions) -> Result<(), Error> {
+/// client.acquire(&key, &options, Wait::Forever).await?; // Released here already.
+/// # Ok(())
+/// # }
+/// ```
+/// ```
+/// #![deny(unused_must_use)]
+/// # use redlock_engine::{Client, Error, LeaseOptions, LockKey, Wait};
+/// # async fn work(client: Client, key: LockKey, options: LeaseOptions) -> Result<(), Error> {
+/// let _lease = client.acquire(&key, &options, Wait::Forever).await?; // Held until the end of this scope.
+/// # Ok(())
+/// # }
+/// ```
+///
+/// One that is leaked ([`std::mem::forget`]) is never dropped: its watchdog renews it until the client is
+/// [shut down](crate::Client::shutdown), or until its runtime ends. ([`LeaseOptions::max_renewals`] limits that.)
 #[derive(Debug)]
+#[must_use = "a lease that is dropped is released at once: bind it, `let lease = ...`, for as long as the lock is needed"]
 pub struct Lease {
     key: LockKey,
     owner: Owner,
@@ -84,9 +137,9 @@ impl Lease {
     pub async fn ended(&self) -> LeaseState {
         let mut state = self.state.clone();
         loop {
-            let valid_until = match *state.borrow_and_update() {
+            let valid_until = match &*state.borrow_and_update() {
                 LeaseState::Held(grant) => grant.valid_until,
-                ended => return ended,
+                ended => return ended.clone(),
             };
             let over = tokio::time::sleep_until(valid_until);
             tokio::select! {
@@ -94,13 +147,36 @@ impl Lease {
                 changed = state.changed() => if changed.is_err() {
                     // The watchdog ended without a final state (the runtime shuts down). The last grant stays valid.
                     tokio::time::sleep_until(valid_until).await;
-                    return LeaseState::Lost(Loss::Expired);
+                    return self.end_by_the_clock();
                 },
-                () = over => if !self.is_held() {
-                    let ended = *state.borrow();
-                    return if matches!(ended, LeaseState::Held(_)) { LeaseState::Lost(Loss::Expired) } else { ended };
-                },
+                () = over => if !self.is_held() { return self.end_by_the_clock() },
             }
+        }
+    }
+
+    /// Runs `work` for as long as the lease is held. Where the lease ends before, `work` is dropped at its present await,
+    /// and the loss is returned. A `work` that blocks its thread is not cut off: it may go on after the loss until its
+    /// next await, and what it returns then is dropped.
+    ///
+    /// The lease is not released by this.
+    ///
+    /// ```no_run
+    /// # use redlock_engine::{Lease, Loss, Token};
+    /// # async fn write_report(_fence: Token) {}
+    /// # async fn work(lease: Lease) -> Result<(), Loss> {
+    /// lease.run(write_report(lease.owner().token())).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Loss> {
+        run_until(work, self.ended(), || self.is_held()).await
+    }
+
+    /// How it ended, once its validity is over. The watchdog may not have said so yet.
+    fn end_by_the_clock(&self) -> LeaseState {
+        match &*self.state.borrow() {
+            LeaseState::Held(grant) => LeaseState::Lost(grant.expired()),
+            ended => ended.clone(),
         }
     }
 

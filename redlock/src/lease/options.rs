@@ -25,8 +25,9 @@ pub enum Renewal {
     None,
 }
 
-/// What a caller asks of a lease.
+/// What a caller asks of a lease. Made by [`Self::new`] and the setters, which have the names of the fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LeaseOptions {
     /// Who asks: 1 to 253 bytes of printable text without spaces, unique among the contenders.
     pub identity: String,
@@ -57,6 +58,48 @@ impl LeaseOptions {
         let renewal = Renewal::Every(ttl / 3);
         let identity = identity.into();
         Self { identity, ttl, renewal, max_renewals: None, min_validity: Duration::ZERO, is_shared: false, priority: 0 }
+    }
+
+    /// For another [`identity`](#structfield.identity).
+    #[must_use]
+    pub fn identity(self, identity: impl Into<String>) -> Self {
+        Self { identity: identity.into(), ..self }
+    }
+
+    /// With another [`ttl`](#structfield.ttl). The period of renewal stays.
+    #[must_use]
+    pub fn ttl(self, ttl: Duration) -> Self {
+        Self { ttl, ..self }
+    }
+
+    /// With another [`renewal`](#structfield.renewal).
+    #[must_use]
+    pub fn renewal(self, renewal: Renewal) -> Self {
+        Self { renewal, ..self }
+    }
+
+    /// With a limit of [`max_renewals`](#structfield.max_renewals), or with none.
+    #[must_use]
+    pub fn max_renewals(self, max_renewals: impl Into<Option<u64>>) -> Self {
+        Self { max_renewals: max_renewals.into(), ..self }
+    }
+
+    /// With a [`min_validity`](#structfield.min_validity).
+    #[must_use]
+    pub fn min_validity(self, min_validity: Duration) -> Self {
+        Self { min_validity, ..self }
+    }
+
+    /// [Shared](#structfield.is_shared) with other processes, or not.
+    #[must_use]
+    pub fn shared(self, is_shared: bool) -> Self {
+        Self { is_shared, ..self }
+    }
+
+    /// With a [`priority`](#structfield.priority) in the queue.
+    #[must_use]
+    pub fn priority(self, priority: i16) -> Self {
+        Self { priority, ..self }
     }
 
     /// Refuses options that cannot work.
@@ -104,14 +147,26 @@ mod tests {
             (LeaseOptions::new("a", Duration::ZERO), "TTL"),
             (LeaseOptions::new("a", Duration::from_millis(9)), "TTL"),
             (LeaseOptions::new("a", Duration::MAX), "TTL"),
-            (LeaseOptions { min_validity: Duration::from_millis(988), ..good.clone() }, "never valid"),
-            (LeaseOptions { priority: 1001, ..good.clone() }, "priority"),
-            (LeaseOptions { priority: i16::MIN, ..good.clone() }, "priority"),
-            (LeaseOptions { renewal: Renewal::Every(Duration::ZERO), ..good.clone() }, "renewed"),
-            (LeaseOptions { renewal: Renewal::Every(second), ..good.clone() }, "renewed"),
+            (good.clone().min_validity(Duration::from_millis(988)), "never valid"),
+            (good.clone().priority(1001), "priority"),
+            (good.clone().priority(i16::MIN), "priority"),
+            (good.clone().renewal(Renewal::Every(Duration::ZERO)), "renewed"),
+            (good.clone().renewal(Renewal::Every(second)), "renewed"),
         ] {
             let error = options.validate().unwrap_err();
             assert!(error.to_string().contains(word), "{error}");
         }
+    }
+
+    #[test]
+    fn each_setter_sets_the_field_of_its_name() {
+        let (second, renewal) = (Duration::from_secs(1), Renewal::None);
+        let made = LeaseOptions::new("a", second).identity("b").ttl(3 * second).renewal(renewal).max_renewals(7);
+        let made = made.min_validity(second).shared(true).priority(-5);
+        let (identity, ttl, max_renewals, min_validity) = ("b".to_owned(), 3 * second, Some(7), second);
+        let is_shared = true;
+        let expected = LeaseOptions { identity, ttl, renewal, max_renewals, min_validity, is_shared, priority: -5 };
+        assert_eq!(made, expected);
+        assert_eq!(made.max_renewals(None).max_renewals, None);
     }
 }

@@ -13,10 +13,14 @@ use crate::quorum::Quorum;
 /// Assumed time to live of a key on a master that does not tell it.
 const UNKNOWN: Duration = Duration::from_secs(1);
 
+/// Time to live of a key that never expires: another program set it without one.
+pub(crate) const ENDLESS: Duration = Duration::MAX;
+
 /// Whether the lock can be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// Somebody holds it, or may. A majority of masters will be free after this time, unless it is renewed.
+    /// Somebody holds it, or may. A majority of masters will be free after this time, unless it is renewed;
+    /// never, if the time is [`ENDLESS`].
     Held(Duration),
     /// Nobody holds it.
     Free,
@@ -71,8 +75,9 @@ impl Contention {
     /// The error of a contender whose time is over now. [`Standing::Unknown`] has another: too few masters answered.
     pub(crate) fn to_error(&self) -> Error {
         let remaining = match self.standing {
+            Standing::Held(ENDLESS) => None,
             Standing::Held(free_in) => Some(free_in),
-            Standing::Free | Standing::Split | Standing::Unknown => None,
+            Standing::Free | Standing::Split | Standing::Unknown => return Error::Split,
         };
         Error::Contended { holder: self.holder.clone(), remaining }
     }
@@ -85,13 +90,14 @@ fn free_in(majority: usize, answers: &[Result<Queued, MasterError>]) -> Duration
         .map(|answer| match answer.as_ref().map(|queued| &queued.reading) {
             Ok(Reading { owner: None, .. }) => Duration::ZERO,
             Ok(Reading { remaining: Some(left), .. }) => *left,
-            // A master that does not answer, or holds a key without end, is not counted on.
-            _ => UNKNOWN,
+            Ok(Reading { remaining: None, .. }) => ENDLESS,
+            // A master that does not answer is not counted on.
+            Err(_) => UNKNOWN,
         })
         .collect();
     left.sort_unstable();
     // One millisecond more: a master counts in whole ones.
-    left.get(majority - 1).map_or(UNKNOWN, |left| *left + Duration::from_millis(1))
+    left.get(majority - 1).map_or(UNKNOWN, |left| left.saturating_add(Duration::from_millis(1)))
 }
 
 /// Which contender tries next.

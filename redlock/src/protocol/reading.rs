@@ -12,10 +12,12 @@ use crate::validity::drift;
 /// What a majority of masters shows of a lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observation {
-    /// Value of the key on a majority of masters: somebody holds the lock. `None` where nobody does.
+    /// Value of the key on a majority of masters: somebody holds the lock. `None` where nobody does. (A key of another
+    /// type than a string, which only another program makes, is shown as held by `another type`.)
     pub holder: Option<String>,
     /// Time for which a majority surely keeps that lease, if it is not renewed: less drift, counted from when the
-    /// question was sent.
+    /// question was sent. `None` without a `holder`; with one, its key never expires: the lock is held without an end,
+    /// until somebody deletes the key on the masters.
     pub remaining: Option<Duration>,
     /// Masters that show this holder.
     pub votes: usize,
@@ -44,8 +46,8 @@ impl Observation {
             None => (None, 0),
         };
         if quorum.is_reached_by(votes) {
-            let remaining = remaining(quorum, readings, holder.as_deref()).saturating_sub(elapsed);
-            return Ok(Self { holder, remaining: Some(remaining), votes, fence, failures });
+            let remaining = remaining(quorum, readings, holder.as_deref()).map(|left| left.saturating_sub(elapsed));
+            return Ok(Self { holder, remaining, votes, fence, failures });
         }
         // Without a holder a majority must have said so; with one, the silent masters must not be able to complete a
         // majority for it.
@@ -62,8 +64,8 @@ impl Observation {
 }
 
 /// How long a majority keeps the key of `holder`, less drift. It ends when only q-1 of its masters have the key: with the
-/// (votes-q+1)th expiry.
-fn remaining(quorum: Quorum, readings: &[Result<Reading, MasterError>], holder: Option<&str>) -> Duration {
+/// (votes-q+1)th expiry. `None` if a majority of keys never expires.
+fn remaining(quorum: Quorum, readings: &[Result<Reading, MasterError>], holder: Option<&str>) -> Option<Duration> {
     let mut left: Vec<_> = readings
         .iter()
         .flatten()
@@ -72,7 +74,7 @@ fn remaining(quorum: Quorum, readings: &[Result<Reading, MasterError>], holder: 
         .collect();
     left.sort_unstable();
     let end = left[left.len() - quorum.votes_needed()];
-    end.saturating_sub(drift(end))
+    (end != Duration::MAX).then(|| end.saturating_sub(drift(end)))
 }
 
 /// The owner that the most masters show, and how many show it.
@@ -146,10 +148,13 @@ mod tests {
     }
 
     #[test]
-    fn a_key_without_an_end_remains() {
+    fn a_key_without_an_end_on_a_majority_is_held_without_an_end() {
         let endless = || Ok(Reading { owner: Some("6f1c".to_owned()), ..Reading::default() });
         let seen = observe(&[endless(), endless(), free()], Duration::ZERO).unwrap();
-        assert!(seen.remaining > Some(Duration::from_secs(u64::from(u32::MAX))));
+        assert_eq!((seen.holder.as_deref(), seen.remaining), (Some("6f1c"), None));
+        // A majority ends with the first of two expiries.
+        let seen = observe(&[endless(), shows("6f1c", 1000), free()], Duration::ZERO).unwrap();
+        assert_eq!((seen.holder.as_deref(), seen.remaining), (Some("6f1c"), Some(Duration::from_millis(988))));
     }
 
     #[test]

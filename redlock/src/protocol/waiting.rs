@@ -110,7 +110,12 @@ pub(crate) fn is_final(error: &Error) -> bool {
             let refusals = failures.iter().filter(|failure| failure.error == MasterError::TtlRefused).count();
             refusals > masters - needed
         }
-        Error::Contended { .. } | Error::TooSlow { .. } | Error::Expired | Error::Lost { .. } => false,
+        Error::Contended { .. }
+        | Error::Split
+        | Error::TooSlow { .. }
+        | Error::Expired
+        | Error::Lost { .. }
+        | Error::LostWhileWaiting(_) => false,
     }
 }
 
@@ -120,8 +125,10 @@ pub(crate) fn is_of_own_options(error: &Error) -> bool {
         Error::TooSlow { .. } => true,
         Error::NoQuorum { failures, .. } => failures.iter().any(|failure| failure.error == MasterError::TtlRefused),
         Error::Contended { .. }
+        | Error::Split
         | Error::Expired
         | Error::Lost { .. }
+        | Error::LostWhileWaiting(_)
         | Error::Invalid(_)
         | Error::TokensRunOut
         | Error::ShutDown => false,
@@ -219,6 +226,7 @@ mod tests {
             (no_quorum(2), false),
             (no_quorum(0), false),
             (Error::Contended { holder: None, remaining: None }, false),
+            (Error::Split, false),
             (Error::TooSlow { left: Duration::ZERO, needed: Duration::ZERO }, false),
         ] {
             assert_eq!(is_final(&error), expected, "{error}");

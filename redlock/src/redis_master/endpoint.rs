@@ -76,7 +76,7 @@ pub enum Marker {
     Unused,
 }
 
-/// One server: its name, address, credentials and marker.
+/// One server: its name, address, credentials and marker. Also made of a URL: see its `FromStr`.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     /// Its name in errors and logs.
@@ -92,6 +92,7 @@ pub struct Endpoint {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Tcp(host, port) | Self::Tls(host, port, _) if host.contains(':') => write!(f, "[{host}]:{port}"),
             Self::Tcp(host, port) | Self::Tls(host, port, _) => write!(f, "{host}:{port}"),
             Self::Unix(path) => path.display().fmt(f),
         }

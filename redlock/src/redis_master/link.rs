@@ -84,7 +84,8 @@ impl Link {
             self.silent_since.load(Ordering::Relaxed)
         };
         let silence = self.made_at.elapsed().saturating_sub(Duration::from_micros(silent_since));
-        if self.timeouts.load(Ordering::Relaxed) >= TIMEOUTS_UNTIL_BROKEN && silence >= TIMEOUTS_UNTIL_BROKEN * timeout
+        if self.timeouts.load(Ordering::Relaxed) >= TIMEOUTS_UNTIL_BROKEN
+            && silence >= timeout.saturating_mul(TIMEOUTS_UNTIL_BROKEN)
         {
             self.broken.cancel();
         }

@@ -31,6 +31,7 @@ mod fitness;
 mod link;
 mod script;
 mod subscriptions;
+mod url;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -47,6 +48,7 @@ use self::link::{Link, LinkState, Membership, master_error};
 pub use self::script::scripts;
 use self::script::{ENQUEUE, READ, RELEASE, RENEW, SEED, Script};
 use self::subscriptions::{Subscriptions, Waiter};
+pub use self::url::InvalidEndpoint;
 use crate::claim::Claim;
 use crate::error::MasterError;
 use crate::fence::Token;

@@ -24,9 +24,10 @@ pub(super) static SEED: LazyLock<Script> = LazyLock::new(|| Script::new("seed", 
 pub(super) static RELEASE: LazyLock<Script> =
     LazyLock::new(|| Script::new("release", source!("lapse", "fence", "release")));
 /// Enter the queue and read.
-pub(super) static ENQUEUE: LazyLock<Script> = LazyLock::new(|| Script::new("enqueue", source!("lapse", "enqueue")));
+pub(super) static ENQUEUE: LazyLock<Script> =
+    LazyLock::new(|| Script::new("enqueue", source!("owner", "lapse", "enqueue")));
 /// Read owner, remaining time and fence.
-pub(super) static READ: LazyLock<Script> = LazyLock::new(|| Script::new("read", source!("read")));
+pub(super) static READ: LazyLock<Script> = LazyLock::new(|| Script::new("read", source!("owner", "read")));
 
 /// The sources of all scripts. Where clients may not run EVAL, an administrator loads them with SCRIPT LOAD.
 #[must_use]

@@ -1,5 +1,5 @@
 -- Enters the queue of a lock, or keeps the place there, and reads the lock in the same call.
--- After lapse.lua. KEYS[1] the lock, KEYS[2] the queue, KEYS[3] when each place was entered last
+-- After owner.lua and lapse.lua. KEYS[1] the lock, KEYS[2] the queue, KEYS[3] when each place was entered last
 -- ARGV: place, priority (-1000 to 1000), how long it has waited in microseconds, lifetime of a place in ms
 -- Places are ordered by priority, then by the time of arrival on this master's clock, in quarters of a millisecond since 2025:
 -- 43 bits of time and 10 of priority are exact in a double.
@@ -10,4 +10,4 @@ redis.call('ZADD', KEYS[3], now, ARGV[1])
 lapse(ARGV[4])
 redis.call('PEXPIRE', KEYS[2], ARGV[4])
 redis.call('PEXPIRE', KEYS[3], ARGV[4])
-return {redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1]), redis.call('ZRANK', KEYS[2], ARGV[1])}
+return {owner, redis.call('PTTL', KEYS[1]), redis.call('ZRANK', KEYS[2], ARGV[1])}

@@ -77,7 +77,7 @@ impl Arena {
             let endpoint = server.endpoint(Marker::Required);
             RedisMaster::connect(Endpoint { credentials: credentials.clone(), ..endpoint })
         });
-        Client::new(masters, call_timeout)
+        Client::new(masters, call_timeout).expect("valid settings")
     }
 
     /// Starts a contender as a process of its own, and checks that its clock is ours.

@@ -68,7 +68,7 @@ async fn another_librarys_late_release_and_extension_leave_our_lock_as_it_is() {
         take(&arena, &other).await;
         everywhere(&arena, None).await;
         // Without renewals the keys' TTL can only fall.
-        let options = LeaseOptions { renewal: Renewal::None, ..LeaseOptions::new("ours", LONG) };
+        let options = LeaseOptions::new("ours", LONG).renewal(Renewal::None);
         let lease = ours.try_acquire(&arena.key, &options).await.expect("its lock has ended");
         let owner = lease.owner().to_string();
         everywhere(&arena, Some(&owner)).await;
@@ -97,7 +97,7 @@ async fn our_late_release_and_renewal_leave_another_librarys_lock_as_it_is() {
     for library in Library::OTHERS {
         let arena = Arena::start(LONG, 0).await;
         let (other, ours) = (arena.start_contender(library, LONG).await, arena.client(CALL_TIMEOUT));
-        let options = LeaseOptions { renewal: Renewal::None, ..LeaseOptions::new("ours", SHORT) };
+        let options = LeaseOptions::new("ours", SHORT).renewal(Renewal::None);
         let lease = ours.try_acquire(&arena.key, &options).await.expect("free");
         let owner = lease.owner().clone();
         timeout(PATIENCE, lease.ended()).await.expect("its TTL ends");

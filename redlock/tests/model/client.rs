@@ -74,6 +74,7 @@ impl World {
         // Without the rule it is extended as if it were still valid.
         let heard_at = if self.rules.extend_while_valid { self.now } else { grant.renewed_at };
         grant
+            .clone()
             .extended(self.asked_at(client), self.ttl(), votes, heard_at)
             .filter(|after| after.renewals > grant.renewals)
     }

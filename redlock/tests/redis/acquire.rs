@@ -106,6 +106,9 @@ async fn an_unarmed_master_gives_no_vote_whatever_marker_it_shows() {
     let _: () = servers[0].run("DEL redlock:armed").await;
     let lease = client.try_acquire(&key, &LeaseOptions::new("x", TTL)).await.expect("two of three are armed");
     lease.release().await;
+    for server in &servers {
+        eventually("released everywhere", async || server.get(&key).await.is_none().then_some(())).await;
+    }
     // The marker of another process: a restart from an append-only file would bring it back.
     servers[1].set("redlock:armed", b"0123456789 60000", &[]).await.expect("set");
     let error = client.try_acquire(&key, &LeaseOptions::new("x", TTL)).await.expect_err("one of three is armed");
@@ -131,7 +134,7 @@ async fn a_grant_with_too_little_validity_is_released() {
     let (client, key) = (client(&servers), key("a"));
     // What a vote would give if it took no time.
     let min_validity = Duration::from_nanos(9_897_999_999);
-    let options = LeaseOptions { min_validity, ..LeaseOptions::new("x", TTL) };
+    let options = LeaseOptions::new("x", TTL).min_validity(min_validity);
     let error = client.try_acquire(&key, &options).await.expect_err("the vote takes time");
     assert_eq!(error.reason(), Reason::TooSlow, "{error}");
     gone_everywhere(&servers, &key).await;
@@ -142,7 +145,7 @@ async fn a_client_of_another_library_excludes_us_and_is_excluded() {
     let servers = Server::start_armed(3).await;
     let key = key("a");
     let masters = servers.iter().map(|s| RedisMaster::connect(s.endpoint(Marker::Unused)));
-    let client = Client::new(masters, CALL_TIMEOUT);
+    let client = Client::new(masters, CALL_TIMEOUT).expect("valid settings");
     for server in &servers[..2] {
         let set: Option<String> = server.run("SET redlock:tests/a 6f1c2a NX PX 10000").await;
         assert_eq!(set.as_deref(), Some("OK"));
@@ -165,7 +168,7 @@ async fn a_client_of_another_library_excludes_us_and_is_excluded() {
 async fn a_lease_that_has_ended_is_reported_as_such_and_not_revived() {
     let servers = Server::start_armed(3).await;
     let (client, key) = (client(&servers), key("a"));
-    let options = LeaseOptions { renewal: Renewal::None, ..LeaseOptions::new("x", Duration::from_millis(300)) };
+    let options = LeaseOptions::new("x", Duration::from_millis(300)).renewal(Renewal::None);
     let lease = client.try_acquire(&key, &options).await.expect("granted");
     let owner: Owner = lease.owner().clone();
     assert!(matches!(lease.ended().await, LeaseState::Lost(_)));

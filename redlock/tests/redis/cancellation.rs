@@ -36,7 +36,7 @@ async fn polled<F: Future>(future: F, times: usize) -> Option<F::Output> {
 async fn an_attempt_dropped_at_any_await_leaves_nothing_on_the_masters() {
     let servers = Server::start_armed(3).await;
     let (client, key) = (connected(&servers).await, key("a"));
-    let options = LeaseOptions { renewal: Renewal::None, ..LeaseOptions::new("x", TTL) };
+    let options = LeaseOptions::new("x", TTL).renewal(Renewal::None);
     let mut completed = 0;
     for times in 1.. {
         // If it was granted, the lease is dropped.
@@ -95,7 +95,7 @@ async fn a_holder_that_panics_releases_its_lock() {
     });
     assert!(holder.await.expect_err("a panic").is_panic());
     gone_everywhere(&servers, &key).await;
-    client.try_acquire(&key, &LeaseOptions::new("y", TTL)).await.expect("free again");
+    drop(client.try_acquire(&key, &LeaseOptions::new("y", TTL)).await.expect("free again"));
 }
 
 /// A runtime of its own, in which a task holds the lock for ever; ended by `end`.
@@ -104,7 +104,8 @@ fn hold_in(runtime: tokio::runtime::Runtime, servers: &[Server], ttl: Duration, 
     let thread = std::thread::spawn(move || {
         let (granted, is_granted) = tokio::sync::oneshot::channel();
         runtime.spawn(async move {
-            let client = Client::new(endpoints.into_iter().map(RedisMaster::connect), CALL_TIMEOUT);
+            let client =
+                Client::new(endpoints.into_iter().map(RedisMaster::connect), CALL_TIMEOUT).expect("valid settings");
             let lease = client.try_acquire(&key("a"), &LeaseOptions::new("x", ttl)).await.expect("granted");
             granted.send(lease.state()).expect("the test waits");
             // The lease is dropped with this task, in the shutdown of its runtime.

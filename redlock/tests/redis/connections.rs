@@ -24,12 +24,13 @@ fn options(identity: &str) -> LeaseOptions {
 }
 
 fn unrenewed(identity: &str) -> LeaseOptions {
-    LeaseOptions { renewal: Renewal::None, ..options(identity) }
+    options(identity).renewal(Renewal::None)
 }
 
 /// A client whose calls do not time out, however busy the machine is.
 fn patient(servers: &[Server]) -> Client {
     Client::new(servers.iter().map(|s| RedisMaster::connect(s.endpoint(Marker::Required))), PATIENCE)
+        .expect("valid settings")
 }
 
 async fn acquire_and_release(client: &Client) {
@@ -89,7 +90,7 @@ async fn hundreds_of_calls_at_once_to_a_silent_master_end_and_leave_nothing_behi
     let sent = links[0].received();
     let all = stream::iter(0..300).map(|n| {
         // Short, in case a busy machine makes an attempt fail.
-        let options = LeaseOptions { ttl: Duration::from_secs(5), ..unrenewed("x") };
+        let options = unrenewed("x").ttl(Duration::from_secs(5));
         let client = client.clone();
         async move { client.acquire(&key(&format!("n{n}")), &options, Wait::For(PATIENCE)).await.map(drop) }
     });
@@ -107,7 +108,7 @@ async fn calls_on_dead_connections_end_after_the_call_timeout() {
     let servers = Server::start_armed(3).await;
     let (links, client) = Proxy::to_all_within(&servers, Duration::from_millis(200)).await;
     let key = key("a");
-    let short = LeaseOptions { renewal: Renewal::None, ..LeaseOptions::new("x", Duration::from_secs(3)) };
+    let short = LeaseOptions::new("x", Duration::from_secs(3)).renewal(Renewal::None);
     let lease = client.acquire(&key, &short, Wait::For(PATIENCE)).await.expect("granted");
     // Nothing is refused and nothing is reset: the other side does not answer any more.
     links.iter().for_each(Proxy::swallow);
@@ -139,7 +140,7 @@ async fn a_master_that_accepts_and_never_answers_costs_no_lock() {
         servers[1].endpoint(Marker::Required),
         Endpoint { address, ..servers[0].endpoint(Marker::Required) },
     ];
-    let client = Client::new(masters.map(RedisMaster::connect), CALL_TIMEOUT);
+    let client = Client::new(masters.map(RedisMaster::connect), CALL_TIMEOUT).expect("valid settings");
     for _ in 0..3 {
         let lease = client.acquire(&key("a"), &options("x"), Wait::For(PATIENCE)).await.expect("granted by two");
         assert_eq!(lease.release().await, Released::Freed);
@@ -148,7 +149,7 @@ async fn a_master_that_accepts_and_never_answers_costs_no_lock() {
         (client.masters()[2].health() == Health::Down(MasterError::Timeout)).then_some(())
     })
     .await;
-    client.try_acquire(&key("a"), &options("x")).await.expect("granted by two");
+    drop(client.try_acquire(&key("a"), &options("x")).await.expect("granted by two"));
     accepting.abort();
 }
 
@@ -162,8 +163,8 @@ async fn a_name_that_does_not_resolve_costs_no_lock_and_is_named() {
         servers[1].endpoint(Marker::Required),
         Endpoint { address, ..servers[0].endpoint(Marker::Required) },
     ];
-    let client = Client::new(masters.map(RedisMaster::connect), CALL_TIMEOUT);
-    client.acquire(&key("a"), &options("x"), Wait::For(PATIENCE)).await.expect("granted by two");
+    let client = Client::new(masters.map(RedisMaster::connect), CALL_TIMEOUT).expect("valid settings");
+    drop(client.acquire(&key("a"), &options("x"), Wait::For(PATIENCE)).await.expect("granted by two"));
     is_down(&client, 2).await;
     assert!(matches!(client.masters()[2].health(), Health::Down(MasterError::Unreachable(_))));
 }
@@ -173,17 +174,17 @@ async fn connections_that_are_reset_are_made_again_and_the_lease_goes_on() {
     let servers = Server::start_armed(3).await;
     let (links, client) = Proxy::to_all(&servers).await;
     let renewal = Renewal::Every(Duration::from_millis(200));
-    let lease = client.try_acquire(&key("a"), &LeaseOptions { renewal, ..options("x") }).await.expect("granted");
+    let lease = client.try_acquire(&key("a"), &options("x").renewal(renewal)).await.expect("granted");
     for _ in 0..3 {
         links.iter().for_each(Proxy::cut);
         for master in 0..3 {
             is_down(&client, master).await;
         }
         links.iter().for_each(Proxy::heal);
-        let LeaseState::Held(before) = *lease.state().borrow() else { panic!("held") };
+        let LeaseState::Held(before) = lease.state().borrow().clone() else { panic!("held") };
         let mut state = lease.state();
         let renewed = state.wait_for(|s| !matches!(s, LeaseState::Held(g) if g.renewals <= before.renewals));
-        let renewed = *timeout(PATIENCE, renewed).await.expect("renewed in time").expect("a watchdog");
+        let renewed = timeout(PATIENCE, renewed).await.expect("renewed in time").expect("a watchdog").clone();
         assert!(matches!(renewed, LeaseState::Held(_)), "{renewed:?}");
     }
     assert_eq!(lease.release().await, Released::Freed);
@@ -212,7 +213,7 @@ async fn the_delay_of_a_slow_link_shortens_the_validity() {
     }
     lease.release().await;
     // The drift alone would leave enough validity; drift and delay do not.
-    let demanding = LeaseOptions { min_validity: TTL.saturating_sub(3 * late), ..unrenewed("x") };
+    let demanding = unrenewed("x").min_validity(TTL.saturating_sub(3 * late));
     let error = client.acquire(&key, &demanding, Wait::For(Duration::ZERO)).await.expect_err("the delay is too long");
     assert_eq!(error.reason(), Reason::TooSlow, "{error}");
     gone_everywhere(&servers, &key).await;
@@ -222,7 +223,7 @@ async fn the_delay_of_a_slow_link_shortens_the_validity() {
 async fn a_paused_server_makes_at_most_one_grant_of_an_acquire_that_timed_out() {
     let servers = Server::start_armed(3).await;
     let masters = servers.iter().map(|s| RedisMaster::connect(s.endpoint(Marker::Required)));
-    let client = Client::new(masters, Duration::from_millis(300));
+    let client = Client::new(masters, Duration::from_millis(300)).expect("valid settings");
     let key = key("a");
     client.acquire(&key, &options("x"), Wait::For(PATIENCE)).await.expect("granted").release().await;
     gone_everywhere(&servers, &key).await;

@@ -30,7 +30,7 @@ async fn wait_in_queue(server: &Server, client: &Client, key: &LockKey) -> tokio
     let waiter = tokio::spawn({
         let (client, key) = (client.clone(), key.clone());
         async move {
-            client.acquire(&key, &LeaseOptions::new("alive", TTL), Wait::Forever).await.expect("granted");
+            drop(client.acquire(&key, &LeaseOptions::new("alive", TTL), Wait::Forever).await.expect("granted"));
         }
     });
     eventually("it waits", async || (waiting(server, key).await.len() > before).then_some(())).await;
@@ -62,7 +62,7 @@ async fn a_release_passes_over_a_few_killed_waiters_and_leaves_the_rest_to_lapse
     enter_and_die(&servers[0], &key, 40).await;
     lease.release().await;
     assert_eq!(waiting(&servers[0], &key).await.len(), 40 - 16);
-    // And who waits behind them hears of no release, but finds the lock free at the next check.
+    // And the contender behind them hears of no release, but finds the lock free at the next check.
     let lease = client.try_acquire(&key, &LeaseOptions::new("holder", TTL)).await.expect("granted");
     let waiter = wait_in_queue(&servers[0], &client, &key).await;
     lease.release().await;

@@ -50,7 +50,7 @@ async fn a_flushed_master_gives_no_vote_until_it_is_armed_again() {
     let error = client.try_acquire(&key, &LeaseOptions::new("x", TTL)).await.expect_err("two have lost their marker");
     assert_eq!(error.reason(), Reason::Quarantined);
     servers[0].arm().await;
-    client.try_acquire(&key, &LeaseOptions::new("x", TTL)).await.expect("two of three are armed");
+    drop(client.try_acquire(&key, &LeaseOptions::new("x", TTL)).await.expect("two of three are armed"));
 }
 
 #[tokio::test]
@@ -85,7 +85,7 @@ async fn a_hanging_master_delays_neither_acquire_nor_release() {
     let servers = Server::start_armed(5).await;
     let masters = servers.iter().map(|s| RedisMaster::connect(s.endpoint(Marker::Required)));
     // A call timeout so long that the test would notice a wait for the hanging master.
-    let client = Client::new(masters, Duration::from_secs(30));
+    let client = Client::new(masters, Duration::from_secs(30)).expect("valid settings");
     let key = key("a");
     client.try_acquire(&key, &LeaseOptions::new("x", TTL)).await.expect("granted").release().await;
     servers[4].freeze();
@@ -103,7 +103,7 @@ async fn a_hanging_master_delays_neither_acquire_nor_release() {
 async fn a_master_that_stays_silent_is_disconnected_and_comes_back() {
     let servers = Server::start_armed(3).await;
     let masters = servers.iter().map(|s| RedisMaster::connect(s.endpoint(Marker::Required)));
-    let client = Client::new(masters, Duration::from_millis(100));
+    let client = Client::new(masters, Duration::from_millis(100)).expect("valid settings");
     let key = key("a");
     client.try_acquire(&key, &LeaseOptions::new("x", TTL)).await.expect("granted").release().await;
     servers[0].freeze();
@@ -133,7 +133,7 @@ async fn a_killed_connection_is_made_again() {
     }
     let mut state = lease.state();
     let renewed = state.wait_for(|s| !matches!(s, LeaseState::Held(grant) if grant.renewals < 3));
-    let state = *timeout(PATIENCE, renewed).await.expect("an answer").expect("a watchdog");
+    let state = timeout(PATIENCE, renewed).await.expect("an answer").expect("a watchdog").clone();
     assert!(matches!(state, LeaseState::Held(_)), "{state:?}");
 }
 
@@ -156,7 +156,7 @@ async fn waiters_hear_of_releases_after_their_connection_was_killed() {
         listening(server).await;
     }
     lease.release().await;
-    timeout(PATIENCE, waiting).await.expect("woken").expect("no panic").expect("granted");
+    drop(timeout(PATIENCE, waiting).await.expect("woken").expect("no panic").expect("granted"));
 }
 
 fn with(server: &Server, credentials: Credentials) -> Endpoint {
@@ -171,7 +171,7 @@ fn user(name: &str, password: &str) -> Credentials {
 async fn a_refused_login_is_not_reported_as_a_master_that_is_down_and_shows_no_password() {
     let servers = Server::start_armed(3).await;
     let masters = servers.iter().map(|s| RedisMaster::connect(with(s, user("nobody", "S3NT1NEL"))));
-    let client = Client::new(masters, CALL_TIMEOUT);
+    let client = Client::new(masters, CALL_TIMEOUT).expect("valid settings");
     let error = client.try_acquire(&key("a"), &LeaseOptions::new("x", TTL)).await.expect_err("refused");
     assert_eq!(error.reason(), Reason::Auth, "{error}");
     assert!(!format!("{error} {error:?} {client:?}").contains("S3NT1NEL"));
@@ -186,7 +186,10 @@ async fn a_user_of_one_namespace_has_all_permissions_that_a_lock_needs_and_none_
     }
     let user = || user("ns-tests", "S3NT1NEL");
     let clients: Vec<_> = (0..2)
-        .map(|_| Client::new(servers.iter().map(|s| RedisMaster::connect(with(s, user()))), CALL_TIMEOUT))
+        .map(|_| {
+            Client::new(servers.iter().map(|s| RedisMaster::connect(with(s, user()))), CALL_TIMEOUT)
+                .expect("valid settings")
+        })
         .collect();
     let (one, other, key) = (&clients[0], &clients[1], key("a"));
     let lease = one.try_acquire(&key, &LeaseOptions::new("one", Duration::from_secs(2))).await.expect("granted");
@@ -216,7 +219,7 @@ async fn a_missing_permission_leaves_no_partial_grant() {
         let _: String = server.run("ACL SETUSER weak reset on >pw ~* &* +@all -zadd").await;
     }
     let masters = servers.iter().map(|s| RedisMaster::connect(with(s, user("weak", "pw"))));
-    let client = Client::new(masters, CALL_TIMEOUT);
+    let client = Client::new(masters, CALL_TIMEOUT).expect("valid settings");
     let error = client.try_acquire(&key("a"), &LeaseOptions::new("x", TTL)).await.expect_err("no vote on the token");
     assert_eq!(error.reason(), Reason::Auth, "{error}");
     gone_everywhere(&servers, &key("a")).await;

@@ -47,7 +47,7 @@ async fn now(server: &Server) -> f64 {
 async fn the_tokens_of_locks_that_nobody_uses_any_more_are_trimmed_and_no_others() {
     let servers = Server::start_armed(1).await;
     let client = client(&servers);
-    let unrenewed = LeaseOptions { renewal: Renewal::None, ..LeaseOptions::new("a", TTL) };
+    let unrenewed = LeaseOptions::new("a", TTL).renewal(Renewal::None);
     let held = client.try_acquire(&key("held"), &unrenewed).await.expect("granted");
     for number in 0..250 {
         take_and_release(&client, &key(&format!("n{number}"))).await;
@@ -102,7 +102,7 @@ async fn a_token_is_kept_for_ten_minutes_and_for_twice_the_longest_lease() {
 async fn a_renewal_keeps_the_token_and_restores_it_where_it_is_lost() {
     let servers = Server::start_armed(1).await;
     let (client, key) = (client(&servers), key("a"));
-    let options = LeaseOptions { renewal: Renewal::Every(Duration::from_millis(20)), ..LeaseOptions::new("a", TTL) };
+    let options = LeaseOptions::new("a", TTL).renewal(Renewal::Every(Duration::from_millis(20)));
     let lease = client.try_acquire(&key, &options).await.expect("granted");
     let begun = now(&servers[0]).await;
     for set in [key.fences_key(), key.kept_key()] {
@@ -119,10 +119,10 @@ async fn a_renewal_keeps_the_token_and_restores_it_where_it_is_lost() {
 async fn a_server_without_memory_renews_and_releases_all_the_same() {
     let servers = Server::start_armed(1).await;
     let (client, key) = (client(&servers), key("a"));
-    let options = LeaseOptions { renewal: Renewal::Every(Duration::from_millis(20)), ..LeaseOptions::new("a", TTL) };
+    let options = LeaseOptions::new("a", TTL).renewal(Renewal::Every(Duration::from_millis(20)));
     let lease = client.try_acquire(&key, &options).await.expect("granted");
     let () = servers[0].run("CONFIG SET maxmemory 1").await;
-    let renewals = |lease: &redlock_engine::Lease| match *lease.state().borrow() {
+    let renewals = |lease: &redlock_engine::Lease| match &*lease.state().borrow() {
         redlock_engine::LeaseState::Held(grant) => grant.renewals,
         ended => panic!("{ended:?}"),
     };

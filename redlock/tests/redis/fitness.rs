@@ -29,7 +29,7 @@ async fn a_server_in_cluster_mode_or_without_eval_is_refused_with_what_to_do() {
     ] {
         let server = Server::start(flags).await;
         let master = RedisMaster::connect(server.endpoint(Marker::Unused));
-        let error = refusal(&Client::new([master], CALL_TIMEOUT)).await;
+        let error = refusal(&Client::new([master], CALL_TIMEOUT).expect("valid settings")).await;
         let MasterError::Misconfigured(why) = &error else { panic!("{flags:?}: {error}") };
         assert!(words.iter().all(|word| why.contains(word)), "{why}");
     }
@@ -41,7 +41,7 @@ async fn a_user_without_eval_is_served_once_an_administrator_has_loaded_the_scri
     let () = server.run("ACL SETUSER weak reset on >pw ~* &* +@all -eval -script").await;
     let credentials = Credentials::Password { username: "weak".to_owned(), password: "pw".to_owned() };
     let master = RedisMaster::connect(Endpoint { credentials, ..server.endpoint(Marker::Unused) });
-    let client = Client::new([master], CALL_TIMEOUT);
+    let client = Client::new([master], CALL_TIMEOUT).expect("valid settings");
     let error = refusal(&client).await;
     let MasterError::Auth(why) = &error else { panic!("{error}") };
     assert!(why.contains("EVAL") && why.contains("SCRIPT LOAD"), "{why}");
@@ -90,7 +90,7 @@ async fn a_server_that_does_not_name_its_process_is_refused_where_a_marker_is_re
     let through = |marker| {
         let endpoint = servers[0].endpoint(marker);
         let master = RedisMaster::connect(Endpoint { address: Address::Tcp("127.0.0.1".to_owned(), port), ..endpoint });
-        Client::new([master], CALL_TIMEOUT)
+        Client::new([master], CALL_TIMEOUT).expect("valid settings")
     };
     let error = refusal(&through(Marker::Required)).await;
     let MasterError::Misconfigured(why) = &error else { panic!("{error}") };

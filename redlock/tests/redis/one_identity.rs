@@ -33,6 +33,7 @@ async fn the_undo_of_a_lost_vote_leaves_the_grant_of_the_same_identity_and_token
     let slow = Proxy::to(servers[2].port).await;
     let process = |endpoints: Vec<_>| {
         Client::with_environment(endpoints.into_iter().map(RedisMaster::connect), CALL_TIMEOUT, Arc::new(StoppedClock))
+            .expect("valid settings")
     };
     let endpoint = |index: usize| servers[index].endpoint(Marker::Required);
     let winner = process(vec![endpoint(0), endpoint(1), endpoint(2)]);

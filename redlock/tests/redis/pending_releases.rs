@@ -12,7 +12,7 @@ use tokio::time::timeout;
 const TTL: Duration = Duration::from_secs(60);
 
 fn unrenewed() -> LeaseOptions {
-    LeaseOptions { renewal: Renewal::None, ..LeaseOptions::new("x", TTL) }
+    LeaseOptions::new("x", TTL).renewal(Renewal::None)
 }
 
 async fn gone_everywhere(servers: &[Server], key: &LockKey) {
@@ -38,7 +38,7 @@ async fn all_down(client: &Client) {
 async fn leases_dropped_while_all_masters_hang_are_free_once_these_go_on() {
     let servers = Server::start_armed(3).await;
     let masters = servers.iter().map(|server| RedisMaster::connect(server.endpoint(Marker::Required)));
-    let client = Client::new(masters, Duration::from_millis(50));
+    let client = Client::new(masters, Duration::from_millis(50)).expect("valid settings");
     until_connected(&client).await;
     let names: Vec<_> = (0..50).map(|n| key(&format!("n{n}"))).collect();
     let leases: Vec<_> = stream::iter(&names)

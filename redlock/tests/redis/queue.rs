@@ -83,7 +83,7 @@ async fn the_highest_priority_is_first_then_the_longest_waiter() {
     let (key, (sender, granted)) = (key("a"), mpsc::unbounded_channel());
     let first = client(&servers).try_acquire(&key, &LeaseOptions::new("first", TTL)).await.expect("granted");
     for (name, priority) in [("low", -1000), ("none", 0), ("high", 1000), ("also-none", 0), ("also-high", 1000)] {
-        let options = LeaseOptions { priority, ..LeaseOptions::new(name, TTL) };
+        let options = LeaseOptions::new(name, TTL).priority(priority);
         queue_up(&servers, client(&servers), &key, options, sender.clone()).await;
     }
     drop(sender);

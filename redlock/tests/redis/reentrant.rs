@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redlock_engine::{Error, LeaseOptions, LeaseState, Loss, Reason, Reentrant, Released, Renewal, Wait};
-use redlock_test_servers::server::{PATIENCE, Server, client, delete_everywhere, eventually, held_everywhere, key};
+use redlock_test_servers::server::{PATIENCE, Server, client, delete_until_lost, held_everywhere, key};
 use tokio::time::timeout;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -22,26 +22,20 @@ async fn the_last_of_several_holds_releases_the_lock() {
     let error = other.try_acquire(&key, &LeaseOptions::new("other", TTL)).await.expect_err("held by the second");
     assert_eq!(error.reason(), Reason::Contended);
     assert_eq!(second.release().await, Some(Released::Freed));
-    other.try_acquire(&key, &LeaseOptions::new("other", TTL)).await.expect("free");
+    drop(other.try_acquire(&key, &LeaseOptions::new("other", TTL)).await.expect("free"));
 }
 
 #[tokio::test]
 async fn another_identity_waits_and_so_does_a_hold_of_a_lost_lease() {
     let servers = Server::start_armed(3).await;
     let (locks, key) = (Reentrant::new(client(&servers)), key("a"));
-    let options = LeaseOptions { renewal: Renewal::Every(Duration::from_millis(20)), ..LeaseOptions::new("job", TTL) };
+    let options = LeaseOptions::new("job", TTL).renewal(Renewal::Every(Duration::from_millis(20)));
     let first = locks.acquire(&key, &options, Wait::Forever).await.expect("granted");
     let short = Wait::For(Duration::from_millis(100));
     let error = locks.acquire(&key, &LeaseOptions::new("other", TTL), short).await.expect_err("another holds it");
     assert_eq!(error.to_string(), format!("held by {}", first.owner()));
 
-    held_everywhere(&servers, &key, first.owner()).await;
-    // It is renewed so often that a master may be seeded between two deletions.
-    eventually("it is lost", async || {
-        delete_everywhere(&servers, &key).await;
-        (!first.is_held()).then_some(())
-    })
-    .await;
+    delete_until_lost(&servers, &first).await;
     assert_eq!(timeout(PATIENCE, first.ended()).await.expect("told"), LeaseState::Lost(Loss::Taken));
     let second = locks.acquire(&key, &options, Wait::Forever).await.expect("granted anew");
     assert!(second.owner().token() > first.owner().token());
@@ -56,9 +50,9 @@ async fn another_identity_waits_and_so_does_a_hold_of_a_lost_lease() {
 async fn a_further_hold_is_refused_where_too_little_of_the_lease_is_left() {
     let servers = Server::start_armed(3).await;
     let (locks, key) = (Reentrant::new(client(&servers)), key("a"));
-    let options = LeaseOptions { renewal: Renewal::None, ..LeaseOptions::new("job", TTL) };
+    let options = LeaseOptions::new("job", TTL).renewal(Renewal::None);
     let _first = locks.acquire(&key, &options, Wait::Forever).await.expect("granted");
-    let more = LeaseOptions { min_validity: TTL, ..options };
+    let more = options.min_validity(TTL);
     let error = locks.acquire(&key, &more, Wait::Forever).await.expect_err("part of it is over");
     assert!(matches!(error, Error::TooSlow { needed: TTL, .. }), "{error}");
 }

@@ -29,7 +29,7 @@ async fn weak_client(servers: &[Server], rules: &str) -> Client {
         let endpoint = server.endpoint(Marker::Required);
         RedisMaster::connect(Endpoint { credentials: user("weak", "pw"), ..endpoint })
     });
-    let client = Client::new(masters, CALL_TIMEOUT);
+    let client = Client::new(masters, CALL_TIMEOUT).expect("valid settings");
     until_connected(&client).await;
     client
 }
@@ -46,10 +46,10 @@ async fn without_permission_to_renew_a_lease_ends_with_its_validity_and_not_befo
     let servers = Server::start_armed(3).await;
     let client = weak_client(&servers, "~* &* +@all -pexpire").await;
     let renewal = Renewal::Every(Duration::from_millis(100));
-    let options = LeaseOptions { renewal, ..LeaseOptions::new("x", Duration::from_secs(2)) };
+    let options = LeaseOptions::new("x", Duration::from_secs(2)).renewal(renewal);
     let lease = client.try_acquire(&key("a"), &options).await.expect("granted");
-    let LeaseState::Held(grant) = *lease.state().borrow() else { panic!("held") };
-    assert_eq!(timeout(PATIENCE, lease.ended()).await.expect("told"), LeaseState::Lost(Loss::Expired));
+    let LeaseState::Held(grant) = lease.state().borrow().clone() else { panic!("held") };
+    assert!(matches!(timeout(PATIENCE, lease.ended()).await.expect("told"), LeaseState::Lost(Loss::Expired { .. })));
     assert!(tokio::time::Instant::now() >= grant.valid_until, "a refused renewal does not end a lease");
     for server in &servers {
         eventually("two refused renewals", async || (server.refusals("pexpire").await > 1).then_some(())).await;
@@ -81,9 +81,9 @@ async fn a_refused_subscription_does_not_end_the_connection() {
     let servers = Server::start_armed(3).await;
     let (one, other) = (client(&servers), weak_client(&servers, "~* resetchannels +@all").await);
     let renewal = Renewal::Every(Duration::from_millis(100));
-    let long = LeaseOptions { renewal, ..LeaseOptions::new("one", Duration::from_secs(60)) };
+    let long = LeaseOptions::new("one", Duration::from_secs(60)).renewal(renewal);
     let held = one.try_acquire(&key("a"), &long).await.expect("granted");
-    let own = other.try_acquire(&key("b"), &LeaseOptions { identity: "other".to_owned(), ..long.clone() }).await;
+    let own = other.try_acquire(&key("b"), &long.clone().identity("other".to_owned())).await;
     let own = own.expect("granted");
     let waiting = tokio::spawn({
         let other = other.clone();
@@ -95,12 +95,12 @@ async fn a_refused_subscription_does_not_end_the_connection() {
         let _: i64 = server.run("CLIENT KILL USER weak").await;
     }
     // It reconnects while it waits: the lock that it holds is renewed, and the lock that it waits for is handed on.
-    let LeaseState::Held(before) = *own.state().borrow() else { panic!("held") };
+    let LeaseState::Held(before) = own.state().borrow().clone() else { panic!("held") };
     let mut state = own.state();
     let renewed = state.wait_for(|s| !matches!(s, LeaseState::Held(g) if g.renewals < before.renewals + 3));
     assert!(matches!(*timeout(PATIENCE, renewed).await.expect("renewed").expect("a watchdog"), LeaseState::Held(_)));
     held.release().await;
-    timeout(PATIENCE, waiting).await.expect("handed on").expect("no panic").expect("granted");
+    drop(timeout(PATIENCE, waiting).await.expect("handed on").expect("no panic").expect("granted"));
 }
 
 #[tokio::test]
@@ -133,10 +133,10 @@ async fn a_rotated_password_is_used_without_a_new_client() {
         let credentials = Credentials::Files { username: username.clone(), password: password.clone() };
         RedisMaster::connect(Endpoint { credentials, ..server.endpoint(Marker::Required) })
     });
-    let client = Client::new(masters, CALL_TIMEOUT);
+    let client = Client::new(masters, CALL_TIMEOUT).expect("valid settings");
     until_connected(&client).await;
     let renewal = Renewal::Every(Duration::from_millis(200));
-    let options = LeaseOptions { renewal, ..LeaseOptions::new("x", TTL) };
+    let options = LeaseOptions::new("x", TTL).renewal(renewal);
     let lease = client.try_acquire(&key("a"), &options).await.expect("granted");
     for server in &servers {
         let () = server.run("ACL SETUSER app resetpass >new").await;
@@ -152,7 +152,7 @@ async fn a_rotated_password_is_used_without_a_new_client() {
         client.masters().iter().all(|m| matches!(m.health(), Health::Up { .. })).then_some(())
     })
     .await;
-    let LeaseState::Held(before) = *lease.state().borrow() else { panic!("held throughout") };
+    let LeaseState::Held(before) = lease.state().borrow().clone() else { panic!("held throughout") };
     let mut state = lease.state();
     let renewed = state.wait_for(|s| !matches!(s, LeaseState::Held(grant) if grant.renewals <= before.renewals));
     assert!(matches!(*timeout(PATIENCE, renewed).await.expect("renewed").expect("a watchdog"), LeaseState::Held(_)));
@@ -163,7 +163,7 @@ async fn a_master_out_of_memory_grants_nothing_but_renews_and_releases() {
     let servers = Server::start_armed(3).await;
     let client = connected(&servers).await;
     let renewal = Renewal::Every(Duration::from_millis(100));
-    let options = LeaseOptions { renewal, ..LeaseOptions::new("x", TTL) };
+    let options = LeaseOptions::new("x", TTL).renewal(renewal);
     let lease = client.try_acquire(&key("a"), &options).await.expect("granted");
     for server in &servers {
         eventually("the key", async || server.get(&key("a")).await).await;
@@ -172,7 +172,7 @@ async fn a_master_out_of_memory_grants_nothing_but_renews_and_releases() {
     let error = client.try_acquire(&key("b"), &options).await.expect_err("out of memory");
     assert_eq!(error.reason(), Reason::OutOfMemory, "{error}");
     assert_eq!(failures(error)[0], MasterError::OutOfMemory);
-    let LeaseState::Held(before) = *lease.state().borrow() else { panic!("held") };
+    let LeaseState::Held(before) = lease.state().borrow().clone() else { panic!("held") };
     let mut state = lease.state();
     let renewed = state.wait_for(|s| !matches!(s, LeaseState::Held(g) if g.renewals < before.renewals + 3));
     assert!(matches!(*timeout(PATIENCE, renewed).await.expect("renewed").expect("a watchdog"), LeaseState::Held(_)));
@@ -190,7 +190,7 @@ async fn a_master_that_cannot_save_is_reported_and_its_keys_expire() {
         server.arm().await;
     }
     let client = connected(&servers).await;
-    let options = LeaseOptions { renewal: Renewal::None, ..LeaseOptions::new("x", Duration::from_secs(10)) };
+    let options = LeaseOptions::new("x", Duration::from_secs(10)).renewal(Renewal::None);
     let lease = client.try_acquire(&key("a"), &options).await.expect("granted");
     held_everywhere(&servers, &key("a"), lease.owner()).await;
     for server in &servers {
@@ -221,7 +221,7 @@ async fn a_master_that_is_loading_gives_no_vote_and_is_not_flooded_with_connecti
     let () = redis::cmd("EVAL").arg(fill).arg(0).query(&mut connection).expect("filled");
     let () = server.run("SAVE").await;
     let (link, key) = (Proxy::to(server.port).await, key("a"));
-    let client = Client::new([RedisMaster::connect(link.endpoint(&server))], CALL_TIMEOUT);
+    let client = Client::new([RedisMaster::connect(link.endpoint(&server))], CALL_TIMEOUT).expect("valid settings");
     until_connected(&client).await;
     client.try_acquire(&key, &LeaseOptions::new("x", TTL)).await.expect("granted").release().await;
     server.crash().await;
@@ -248,7 +248,7 @@ async fn a_master_that_is_loading_gives_no_vote_and_is_not_flooded_with_connecti
     .await;
     assert_eq!(server.run::<i64>("EXISTS redlock:armed").await, 1);
     server.arm().await;
-    client.try_acquire(&key, &LeaseOptions::new("x", TTL)).await.expect("granted");
+    drop(client.try_acquire(&key, &LeaseOptions::new("x", TTL)).await.expect("granted"));
 }
 
 #[tokio::test]
@@ -262,7 +262,7 @@ async fn a_master_that_comes_back_with_its_data_is_quarantined_until_it_is_armed
     }
     let (one, other, held) = (connected(&servers).await, connected(&servers).await, key("a"));
     let renewal = Renewal::Every(Duration::from_millis(200));
-    let options = LeaseOptions { renewal, ..LeaseOptions::new("one", Duration::from_secs(30)) };
+    let options = LeaseOptions::new("one", Duration::from_secs(30)).renewal(renewal);
     let lease = one.try_acquire(&held, &options).await.expect("granted");
     held_everywhere(&servers, &held, lease.owner()).await;
     for server in &mut servers[1..] {
@@ -362,7 +362,7 @@ async fn each_combination_of_faults_has_its_reason_and_any_majority_is_enough() 
             let credentials = if matches!(fault, Auth) { user("weak", "pw") } else { Credentials::None };
             RedisMaster::connect(Endpoint { credentials, ..endpoint })
         });
-        let client = Client::new(masters, CALL_TIMEOUT);
+        let client = Client::new(masters, CALL_TIMEOUT).expect("valid settings");
         eventually("each is connected or down", async || {
             client.masters().iter().all(|m| m.health() != Health::Connecting).then_some(())
         })

@@ -11,7 +11,8 @@ const TTL: Duration = Duration::from_secs(30);
 #[tokio::test]
 async fn a_release_also_reaches_the_master_whose_answer_it_did_not_wait_for() {
     let servers = Server::start_armed(3).await;
-    let client = Client::new(servers.iter().map(|s| RedisMaster::connect(s.endpoint(Marker::Required))), PATIENCE);
+    let client = Client::new(servers.iter().map(|s| RedisMaster::connect(s.endpoint(Marker::Required))), PATIENCE)
+        .expect("valid settings");
     let key = key("a");
     let lease = client.acquire(&key, &LeaseOptions::new("one", TTL), Wait::Forever).await.expect("granted");
     held_everywhere(&servers, &key, lease.owner()).await;
@@ -34,7 +35,7 @@ async fn a_shutdown_releases_held_locks_and_ends_waits() {
     let (held, awaited) = (key("held"), key("awaited"));
     let lease = client.try_acquire(&held, &LeaseOptions::new("one", TTL)).await.expect("granted");
     let owner = lease.owner().clone();
-    let fixed = LeaseOptions { renewal: Renewal::None, ..LeaseOptions::new("one", TTL) };
+    let fixed = LeaseOptions::new("one", TTL).renewal(Renewal::None);
     let fixed = client.try_acquire(&key("fixed"), &fixed).await.expect("granted");
     let blocking = other.try_acquire(&awaited, &LeaseOptions::new("other", TTL)).await.expect("granted");
     let waiting = tokio::spawn({

@@ -100,7 +100,7 @@ impl TlsServer {
 
 async fn refusal(master: RedisMaster) -> MasterError {
     // Longer than the timeout of a handshake, a second.
-    let client = Client::new([master], Duration::from_secs(5));
+    let client = Client::new([master], Duration::from_secs(5)).expect("valid settings");
     match client.try_acquire(&key("a"), &LeaseOptions::new("x", TTL)).await {
         Err(Error::NoQuorum { mut failures, .. }) => failures.remove(0).error,
         other => panic!("{other:?}"),
@@ -110,7 +110,7 @@ async fn refusal(master: RedisMaster) -> MasterError {
 /// All operations of a lock, with two clients of the same three masters.
 async fn a_lock_is_acquired_renewed_waited_for_and_released(one: Client, other: Client) {
     let renewal = Renewal::Every(Duration::from_millis(100));
-    let options = LeaseOptions { renewal, ..LeaseOptions::new("one", TTL) };
+    let options = LeaseOptions::new("one", TTL).renewal(renewal);
     // A TLS handshake may take longer than the call timeout.
     let lease = one.acquire(&key("a"), &options, Wait::For(PATIENCE)).await.expect("granted");
     let waiting =
@@ -133,7 +133,8 @@ async fn a_lock_works_inside_tls_that_authenticates_both_sides() {
     for _ in 0..3 {
         servers.push(TlsServer::start(&authority, &shown).await);
     }
-    let client = || Client::new(servers.iter().map(|s| s.master(authority.files())), CALL_TIMEOUT);
+    let client =
+        || Client::new(servers.iter().map(|s| s.master(authority.files())), CALL_TIMEOUT).expect("valid settings");
     a_lock_is_acquired_renewed_waited_for_and_released(client(), client()).await;
 }
 
@@ -150,7 +151,7 @@ async fn a_lock_works_over_unix_sockets() {
         let address = Address::Unix(server.folder().join("redis.sock"));
         RedisMaster::connect(Endpoint { address, ..server.endpoint(Marker::Required) })
     };
-    let client = || Client::new(servers.iter().map(master), CALL_TIMEOUT);
+    let client = || Client::new(servers.iter().map(master), CALL_TIMEOUT).expect("valid settings");
     a_lock_is_acquired_renewed_waited_for_and_released(client(), client()).await;
     let gone = servers[0].folder().join("no.sock");
     let master = Endpoint { address: Address::Unix(gone), ..servers[0].endpoint(Marker::Required) };
@@ -225,7 +226,7 @@ async fn rotated_certificates_are_used_for_the_next_connection() {
     let (old, new) = (Authority::new(), Authority::new());
     let server = TlsServer::start(&old, &old.issue("server", HOST)).await;
     let files = old.files();
-    let client = Client::new([server.master(files.clone())], CALL_TIMEOUT);
+    let client = Client::new([server.master(files.clone())], CALL_TIMEOUT).expect("valid settings");
     let lease = client.acquire(&key("a"), &LeaseOptions::new("x", TTL), Wait::For(PATIENCE)).await.expect("granted");
     // The server changes to a new authority, and its clients' connections end.
     let authorities = new.certificate().display().to_string();

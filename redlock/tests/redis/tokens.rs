@@ -61,8 +61,8 @@ async fn a_rolling_restart_under_a_holder_whose_clock_was_ahead_lets_no_token_fa
     let mut servers = Server::start_armed(3).await;
     let key = key("a");
     let masters = servers.iter().map(|s| RedisMaster::connect(s.endpoint(Marker::Required)));
-    let ahead = Client::with_environment(masters, CALL_TIMEOUT, Arc::new(Ahead));
-    let options = LeaseOptions { renewal: Renewal::Every(Duration::from_millis(50)), ..LeaseOptions::new("a", TTL) };
+    let ahead = Client::with_environment(masters, CALL_TIMEOUT, Arc::new(Ahead)).expect("valid settings");
+    let options = LeaseOptions::new("a", TTL).renewal(Renewal::Every(Duration::from_millis(50)));
     let lease = ahead.try_acquire(&key, &options).await.expect("granted");
     let value = lease.owner().to_string();
     for index in 0..servers.len() {

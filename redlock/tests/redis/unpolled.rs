@@ -15,7 +15,7 @@ fn options(identity: &str) -> LeaseOptions {
     LeaseOptions::new(identity, TTL)
 }
 
-/// Those that wait for a lock on this master, in their order.
+/// The waiters for a lock on this master, in their order.
 async fn waiting(server: &Server, key: &LockKey) -> Vec<String> {
     let places: Vec<String> = server.run(&format!("ZRANGE {} 0 -1", key.queue_key())).await;
     places.iter().map(|place| place.split('@').next().expect("an identity").to_owned()).collect()
@@ -117,7 +117,7 @@ async fn options_that_cannot_be_met_keep_the_lock_from_no_other_contender_of_the
     for link in &links {
         link.answers(Flow::Late(Duration::from_millis(30)));
     }
-    let picky = LeaseOptions { min_validity: Duration::from_millis(980), ..LeaseOptions::new("picky", TTL / 30) };
+    let picky = LeaseOptions::new("picky", TTL / 30).min_validity(Duration::from_millis(980));
     let mut hopeless = pin!(client.acquire(&key, &picky, Wait::Forever));
     let (b, c) = (options("b"), options("c"));
     let others = async {
@@ -139,7 +139,7 @@ async fn a_higher_priority_that_comes_later_in_the_same_client_goes_first() {
     let (granted, mut order) = tokio::sync::mpsc::unbounded_channel();
     for (name, priority) in [("low", 0), ("high", 7)] {
         let (client, key, granted) = (client.clone(), key.clone(), granted.clone());
-        let own = LeaseOptions { priority, ..options(name) };
+        let own = options(name).priority(priority);
         tokio::spawn({
             let key = key.clone();
             async move {
@@ -154,7 +154,7 @@ async fn a_higher_priority_that_comes_later_in_the_same_client_goes_first() {
     }
     // Before the contenders of other clients with less priority, too.
     let middle = redlock_test_servers::server::client(&servers);
-    let own = LeaseOptions { priority: 3, ..options("middle") };
+    let own = options("middle").priority(3);
     tokio::spawn({
         let (key, granted) = (key.clone(), granted.clone());
         async move {

@@ -83,7 +83,12 @@ impl Contender {
         let max_renewals = self.once_in(4).then(|| self.draw(|random| random.below(3)));
         let priority = self.draw(|random| [0, 0, 0, 1][random.index(4)]);
         let default = LeaseOptions::new(self.identity.clone(), ttl);
-        LeaseOptions { renewal, max_renewals, min_validity, priority, is_shared: !long && self.once_in(3), ..default }
+        default
+            .renewal(renewal)
+            .max_renewals(max_renewals)
+            .min_validity(min_validity)
+            .priority(priority)
+            .shared(!long && self.once_in(3))
     }
 
     /// Asks for a lock in a random way.
@@ -156,7 +161,7 @@ impl Contender {
         while Instant::now() < end {
             let next = (Instant::now() + self.world.time(LONGEST_TTL / 4)).min(end);
             if let Ok(over) = timeout_at(next, lease.ended()).await {
-                self.history.ended(lease, over);
+                self.history.ended(lease, &over);
                 return self.once_in(2);
             }
             if self.history.check(lease) {

@@ -40,7 +40,7 @@ struct Lock {
     /// Tokens of grants, in the order in which they had a majority.
     tokens: BTreeMap<u64, u64>,
     resource: Resource,
-    /// When a holder had given the lock back for the last time.
+    /// When a holder had released the lock for the last time.
     free_since: Option<Instant>,
 }
 
@@ -121,7 +121,7 @@ impl History {
     }
 
     /// A holder was told that its lease has ended.
-    pub fn ended(&self, lease: &Lease, end: LeaseState) {
+    pub fn ended(&self, lease: &Lease, end: &LeaseState) {
         self.world.note(|| format!("{} of {} is over: {end:?}", lease.key(), lease.owner()));
         let mut state = self.state();
         state.counts.losses += 1;
@@ -252,7 +252,7 @@ impl State {
             // As `Lease::is_held` does: the state first, then the clock.
             let (held, end) = {
                 let state = seen.state.borrow();
-                let end = Some(*state).filter(|state| !matches!(state, LeaseState::Held(_)));
+                let end = Some(state.clone()).filter(|state| !matches!(state, LeaseState::Held(_)));
                 (state.valid_at(Instant::now()).is_some(), end)
             };
             if seen.over && held {
@@ -260,7 +260,8 @@ impl State {
             } else if seen.end.is_some() && seen.end != end {
                 violation = Some(format!("{key} of {} ended twice: {:?}, then {end:?}", seen.owner, seen.end));
             }
-            (seen.over, seen.end) = (seen.over || !held, seen.end.or(end));
+            seen.over |= !held;
+            seen.end = seen.end.take().or(end);
         }
         if let Some(violation) = violation {
             self.broken(violation);

@@ -65,7 +65,7 @@ pub struct Link {
     member: Option<Member>,
     /// The right to the server's vote.
     admission: Option<Admission>,
-    /// Who waits for a connection.
+    /// Waiters for a connection.
     waiting: Vec<Waker>,
 }
 

@@ -54,7 +54,7 @@ pub enum Fault {
     ShutDown,
 }
 
-/// Faults that end no master's data and no client: after these nothing of a lease that was given back may stay.
+/// Faults that end no master's data and no client: after these nothing of a lease that was released may stay.
 const OF_NETWORK: [Fault; 5] = [Fault::CutMinority, Fault::CutAny, Fault::Slow, Fault::Reset, Fault::Stop];
 
 const ALL: [Fault; 9] = [
@@ -91,7 +91,7 @@ pub struct Plan {
     pub longest_delay: Duration,
     /// Whether the first address of every other client leads to the last server.
     pub wrong_address: bool,
-    /// Whether leases last for many seconds, and are given back by everybody who had one: then a key that stays behind
+    /// Whether leases last for many seconds, and are released by everybody who had one: then a key that stays behind
     /// keeps a lock from all far longer than any pause does.
     pub long_leases: bool,
     /// By how much wall clocks differ.
@@ -149,7 +149,7 @@ impl Plan {
 /// followed after its release, or a second later at the latest.
 pub fn longest_wait(plan: &Plan) -> Duration {
     let others = u32::try_from(plan.clients * plan.contenders - 1).expect("a few");
-    // A long lease is given back in time.
+    // A long lease is released in time.
     let longest_lease = if plan.long_leases { LONGEST_FREE } else { LONGEST_TTL };
     longest_lease + Duration::from_secs(1) * others
 }

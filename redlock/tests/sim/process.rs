@@ -45,4 +45,5 @@ fn connect(world: &World, client: usize) -> Client<SimMaster> {
     let masters: Vec<_> =
         (0..masters).filter(known).map(|master| SimMaster::new(world.clone(), client, master)).collect();
     Client::with_environment(masters, CALL_TIMEOUT, Arc::new(SimEnvironment { world: world.clone(), client }))
+        .expect("valid settings")
 }

@@ -141,12 +141,12 @@ async fn clients_of_a_namespace_have_all_that_the_engine_needs_on_armed_servers(
         assert!(facts.is_armed());
         assert_eq!(facts.marker.map(|marker| marker.cap), Some(CAP));
     }
-    let client = Client::new(servers.iter().map(|server| server.master("tests")), CALL_TIMEOUT);
-    let other = Client::new(servers.iter().map(|server| server.master("tests")), CALL_TIMEOUT);
+    let client =
+        Client::new(servers.iter().map(|server| server.master("tests")), CALL_TIMEOUT).expect("valid settings");
+    let other = Client::new(servers.iter().map(|server| server.master("tests")), CALL_TIMEOUT).expect("valid settings");
     let lock = LockKey::new("tests", "a/b").unwrap();
-    let options = |identity: &str| LeaseOptions {
-        renewal: Renewal::Every(Duration::from_millis(100)),
-        ..LeaseOptions::new(identity, Duration::from_secs(5))
+    let options = |identity: &str| {
+        LeaseOptions::new(identity, Duration::from_secs(5)).renewal(Renewal::Every(Duration::from_millis(100)))
     };
     let lease = client.acquire(&lock, &options("one"), Wait::For(PATIENCE)).await.expect("granted");
     // Renewed by script, seen by the other, waited for by subscription, released with a message.
@@ -248,7 +248,7 @@ async fn a_flushed_server_is_not_armed_and_a_new_cap_does_not_arm_it() {
     admin.set_cap(&facts, Duration::from_secs(180)).await.unwrap();
     assert!(!admin.facts().await.unwrap().is_armed());
     // A client of the engine learns the reason.
-    let client = Client::new([server.master("tests")], CALL_TIMEOUT);
+    let client = Client::new([server.master("tests")], CALL_TIMEOUT).expect("valid settings");
     let error = eventually("the master says that it is not armed", || async {
         let options = LeaseOptions::new("one", Duration::from_secs(5));
         let error = client.try_acquire(&LockKey::new("tests", "a").unwrap(), &options).await.expect_err("not armed");
@@ -274,7 +274,7 @@ async fn a_server_that_could_forget_or_already_knows_something_is_not_fit() {
 #[tokio::test]
 async fn the_operator_keeps_locks_as_a_client_that_an_unarmed_server_refuses() {
     let server = MasterServer::start(&RootKey::generate()).await;
-    let client = Client::new([server.master(EVERY_NAMESPACE)], CALL_TIMEOUT);
+    let client = Client::new([server.master(EVERY_NAMESPACE)], CALL_TIMEOUT).expect("valid settings");
     let key = LockKey::new("tests", "a").unwrap();
     let options = LeaseOptions::new("one", Duration::from_secs(5));
     let error = client.try_acquire(&key, &options).await.expect_err("not armed");

@@ -34,9 +34,9 @@ fn deleted(mut lock: DistributedLock) -> DistributedLock {
 }
 
 /// A cluster to which no connection is attempted: resolving names takes seconds where there is no DNS.
-fn without_masters() -> RedisLockCluster {
+fn with_masters(masters: i32) -> RedisLockCluster {
     let mut cluster = fixtures::cluster();
-    cluster.spec.masters = 0;
+    cluster.spec.masters = masters;
     cluster
 }
 
@@ -78,13 +78,14 @@ async fn each_obstacle_is_written_to_status() {
     narrow.spec.allowed_namespaces = Some(AllowedNamespaces { from: NamespacesFrom::Same });
     let mut long = fixtures::lock();
     long.spec.lease = Some(LeaseSpec { ttl: Some(Duration::from_secs(90).into()), renew_every: None });
-    let empty = found(Secret::default());
+    let (empty, with_key) = (found(Secret::default()), auth());
     let (lock, cluster) = (fixtures::lock, fixtures::cluster);
     for (lock, cluster, auth, phase, type_, expected) in [
         (lock(), narrow, auth(), "Failed", "ConfigValid", "False NamespaceNotAllowed"),
         (long, cluster(), auth(), "Failed", "ConfigValid", "False TtlAboveMaximum"),
         (lock(), cluster(), refusal(StatusCode::NOT_FOUND), "Pending", "ClusterAvailable", "False AuthSecretNotFound"),
         (lock(), cluster(), empty, "Pending", "ClusterAvailable", "False AuthSecretInvalid"),
+        (lock(), with_masters(0), with_key, "Pending", "ClusterAvailable", "False ClusterInvalid"),
     ] {
         let bench = Bench::leading(Some(cluster), vec![(format!("GET {AUTH}"), auth)]);
         bench.reconcile(&lock).await.unwrap();
@@ -229,7 +230,7 @@ async fn a_follower_writes_nothing() {
 async fn a_leader_whose_term_ends_meanwhile_writes_no_status_and_does_not_fail() {
     let (_term, leadership) = watch::channel(Some(Instant::now() + Duration::from_secs(5)));
     let answers = vec![(format!("GET {AUTH}"), auth()), (format!("GET {SECRET}"), None)];
-    let bench = Bench::new(Leadership::new(leadership), Some(without_masters()), answers);
+    let bench = Bench::new(Leadership::new(leadership), Some(with_masters(1)), answers);
     // The request for the Secret times out after the term.
     assert_eq!(bench.reconcile(&fixtures::lock()).await.unwrap(), Action::await_change());
     assert_eq!(bench.writes(), [format!("PATCH {LOCK}")], "the finalizer, while it led");
@@ -284,7 +285,7 @@ async fn what_is_listed_and_what_changes_is_reconciled_until_the_controller_is_s
 
 #[tokio::test]
 async fn the_actor_of_a_lock_that_is_gone_is_ended() {
-    let mut bench = Bench::leading(Some(without_masters()), vec![(format!("GET {AUTH}"), auth())]);
+    let mut bench = Bench::leading(Some(with_masters(1)), vec![(format!("GET {AUTH}"), auth())]);
     let lock = fixtures::lock();
     bench.feeds.locks.take(watcher::Event::Apply(fixtures::watched(lock.clone())));
     bench.reconcile(&lock).await.unwrap();

@@ -220,7 +220,7 @@ fn options_of(cluster: &RedisLockCluster, lock: &DistributedLock) -> Option<Leas
     let renew_every = lock.spec.renew_every().min(ttl / 2);
     let options = LeaseOptions::new(identity(holder, uid), ttl);
     // Every replica renews it, and each new process adopts it.
-    Some(LeaseOptions { renewal: Renewal::Every(renew_every), is_shared: true, ..options })
+    Some(options.renewal(Renewal::Every(renew_every)).shared(true))
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ fn held() -> State {
     let now = Instant::now();
     State::Held {
         owner: owner(),
-        grant: Grant { acquired_at: now, renewed_at: now, valid_until: now, votes: 5, renewals: 0 },
+        grant: Grant { acquired_at: now, renewed_at: now, valid_until: now, votes: 5, renewals: 0, last_failure: None },
     }
 }
 

@@ -119,7 +119,7 @@ impl Actor {
         };
         loop {
             if self.holding.is_none() {
-                let lease = self.contend(target, options, lost).await;
+                let lease = self.contend(target, options, lost.as_ref()).await;
                 self.take_over(target, options, lease);
                 self.report_grant();
             }
@@ -165,23 +165,23 @@ impl Actor {
         loop {
             let error = match target.engine.client().adopt(&target.key, owner, options).await {
                 Ok(lease) => return Ok(lease),
-                Err(Error::Expired) => return Err(Loss::Expired),
-                Err(Error::Lost { .. } | Error::Contended { .. }) => return Err(Loss::Taken),
+                Err(Error::Expired) => return Err(Loss::Expired { last_failure: None }),
+                Err(Error::Lost { .. }) => return Err(Loss::Taken),
                 Err(error) => error,
             };
             target.report_refused_credentials(&error);
             self.states.publish(State::Adopting { owner: owner.clone(), trouble: Some(Trouble::from(&error)) });
             if Instant::now() >= deadline {
-                return Err(Loss::Expired);
+                return Err(Loss::Expired { last_failure: Some(Arc::new(error)) });
             }
             sleep(ADOPT_RETRY).await;
         }
     }
 
     /// Contends until the lock is granted.
-    async fn contend(&mut self, target: &LockTarget, options: &LeaseOptions, lost: Option<Loss>) -> Lease {
+    async fn contend(&mut self, target: &LockTarget, options: &LeaseOptions, lost: Option<&Loss>) -> Lease {
         let client = target.engine.client();
-        self.states.publish(State::Contending { lost, answer: None });
+        self.states.publish(State::Contending { lost: lost.cloned(), answer: None });
         loop {
             self.context.leadership.wait_until_leader().await;
             let error = match client.try_acquire(&target.key, options).await {
@@ -191,14 +191,17 @@ impl Actor {
                 },
                 Err(error) => error,
             };
-            if !matches!(error, Error::Contended { .. }) {
+            if !matches!(error, Error::Contended { .. } | Error::Split) {
                 self.report_refusal(target, lost, &error);
                 sleep(with_jitter(RETRY)).await;
                 continue;
             }
             // No attempt of this actor is under way now: a grant of its identity is left over from an earlier process.
-            let holder = client.read(&target.key).await.ok().and_then(|seen| seen.holder);
-            match holder.as_deref().and_then(|value| value.parse::<Owner>().ok()) {
+            let holder = match &error {
+                Error::Contended { holder, .. } => holder.as_deref(),
+                _ => None,
+            };
+            match holder.and_then(|value| value.parse::<Owner>().ok()) {
                 Some(owner) if owner.identity() == options.identity && self.context.leadership.is_leader() => {
                     // No status records this grant: its process ended before it wrote one. Whether a majority ever voted
                     // for its token is unknown, and nobody uses it, so it is released rather than adopted.
@@ -206,7 +209,7 @@ impl Actor {
                     sleep(ADOPT_RETRY).await;
                 }
                 _ => {
-                    self.report_refusal(target, lost, &Error::Contended { holder, remaining: None });
+                    self.report_refusal(target, lost, &error);
                     if let Some(lease) = self.wait_in_queue(target, options, lost).await {
                         return lease;
                     }
@@ -221,7 +224,7 @@ impl Actor {
         &mut self,
         target: &LockTarget,
         options: &LeaseOptions,
-        lost: Option<Loss>,
+        lost: Option<&Loss>,
     ) -> Option<Lease> {
         let client = target.engine.client();
         let mut granted = std::pin::pin!(client.acquire(&target.key, options, Wait::Forever));
@@ -272,12 +275,12 @@ impl Actor {
 
     /// Follows the held lease until it ends.
     async fn follow_lease(&mut self) -> Loss {
-        let Some(holding) = &self.holding else { return Loss::Expired };
+        let Some(holding) = &self.holding else { return Loss::Expired { last_failure: None } };
         let owner = holding.lease.owner().clone();
         let mut states = holding.lease.state();
         let mut counted = None;
         let loss = loop {
-            let state = *states.borrow_and_update();
+            let state = states.borrow_and_update().clone();
             match state {
                 LeaseState::Held(grant) => {
                     let before = counted.replace(grant.renewals).unwrap_or(grant.renewals);
@@ -285,11 +288,11 @@ impl Actor {
                     self.states.publish(State::Held { owner: owner.clone(), grant });
                 }
                 LeaseState::Lost(loss) => break loss,
-                LeaseState::Released => break Loss::Expired,
+                LeaseState::Released => break Loss::Expired { last_failure: None },
             }
             if states.changed().await.is_err() {
                 // The watchdog is gone: nobody renews the lease any more.
-                break Loss::Expired;
+                break Loss::Expired { last_failure: None };
             }
         };
         self.holding = None;
@@ -340,23 +343,27 @@ impl Actor {
 
     fn report_loss(&self, loss: Loss) -> Loss {
         let reason = loss.as_str();
-        warn!(namespace = self.subject.namespace, name = self.subject.name, reason, "lost");
+        warn!(namespace = self.subject.namespace, name = self.subject.name, reason, %loss, "lost");
         self.context.metrics.lost(reason);
         self.set_held(false);
-        self.send(LockEvent::Lost(loss));
+        self.send(LockEvent::Lost(loss.clone()));
         loss
     }
 
-    fn report_refusal(&mut self, target: &LockTarget, lost: Option<Loss>, error: &Error) {
+    fn report_refusal(&mut self, target: &LockTarget, lost: Option<&Loss>, error: &Error) {
         target.report_refused_credentials(error);
         let answer = Refusal::from(error);
-        if let Refusal::Contended(Some(value)) = &answer
+        if let Refusal::Contended(Some(value)) | Refusal::Endless(value) = &answer
             && self.announced.as_deref() != Some(identity_in(value))
         {
             self.announced = Some(identity_in(value).to_owned());
-            self.send(LockEvent::Contended(Holder::of_value(value).name));
+            let holder = Holder::of_value(value).name;
+            self.send(match &answer {
+                Refusal::Endless(_) => LockEvent::NeverExpires(holder, target.key.redis_key().to_owned()),
+                _ => LockEvent::Contended(holder),
+            });
         }
-        let state = State::Contending { lost, answer: Some(answer) };
+        let state = State::Contending { lost: lost.cloned(), answer: Some(answer) };
         if !self.states.current().shows_same_as(&state) {
             self.context.metrics.acquisition(error.reason().as_str());
         }

@@ -50,7 +50,7 @@ fn interpret(
         Err(error) => Sighting::Unknown(Trouble::from(&error)),
         Ok(Observation { holder: None, .. }) => Sighting::Nobody,
         Ok(Observation { holder: Some(value), remaining, votes, .. }) => {
-            let valid_until = remaining.map(|left| now + left);
+            let valid_until = remaining.and_then(|left| now.checked_add(left));
             match before {
                 Some(Sighting::Somebody { value: known, valid_until: until, renewed_at, .. })
                     if *known == value && !is_later(valid_until, *until) =>
@@ -78,13 +78,11 @@ mod tests {
 
     #[expect(clippy::unnecessary_wraps, reason = "the answer of a read")]
     fn held(value: &str, left: u64, votes: usize) -> Result<Observation, Error> {
-        Ok(Observation {
-            holder: Some(value.to_owned()),
-            remaining: Some(Duration::from_millis(left)),
-            votes,
-            fence: None,
-            failures: Vec::new(),
-        })
+        Ok(observation(value, Some(Duration::from_millis(left)), votes))
+    }
+
+    fn observation(value: &str, remaining: Option<Duration>, votes: usize) -> Observation {
+        Observation { holder: Some(value.to_owned()), remaining, votes, fence: None, failures: Vec::new() }
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "the answer of a read")]
@@ -105,6 +103,18 @@ mod tests {
         let renewed = interpret(Some(&first), held("p@1", 2_900, 5), 0, now + ms(1_000)).unwrap();
         let Sighting::Somebody { renewed_at, valid_until, .. } = renewed else { panic!("{renewed:?}") };
         assert_eq!((renewed_at, valid_until), (now + ms(1_000), Some(now + ms(3_900))));
+    }
+
+    #[test]
+    fn a_key_without_an_end_or_one_beyond_the_clock_is_held_without_an_end() {
+        let now = Instant::now();
+        for remaining in [None, Some(Duration::MAX)] {
+            let first = interpret(None, Ok(observation("6f1c", remaining, 3)), 0, now).unwrap();
+            let value = "6f1c".to_owned();
+            assert_eq!(first, Sighting::Somebody { value, renewed_at: now, valid_until: None, votes: 3 });
+            let again = interpret(Some(&first), Ok(observation("6f1c", remaining, 3)), 0, now + PERIOD);
+            assert_eq!(again, None, "it stays the same");
+        }
     }
 
     #[test]

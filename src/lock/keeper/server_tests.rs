@@ -83,7 +83,7 @@ impl Process {
 
 fn engine(servers: &[Server]) -> Arc<Engine> {
     let masters = servers.iter().map(|server| RedisMaster::connect(server.endpoint(Marker::Required)));
-    Arc::new(Engine::new(Client::new(masters, CALL_TIMEOUT), RootKey::generate()))
+    Arc::new(Engine::new(Client::new(masters, CALL_TIMEOUT).expect("valid settings"), RootKey::generate()))
 }
 
 fn subject(name: &str, number: u8) -> Subject {

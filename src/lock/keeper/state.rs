@@ -41,6 +41,10 @@ pub(crate) enum State {
 pub(crate) enum Refusal {
     /// Another holds it: the key's value, if it was read.
     Contended(Option<String>),
+    /// A key that never expires is in the way: its value.
+    Endless(String),
+    /// Nobody holds it, but several contenders ask for it.
+    Split,
     /// Too few masters voted.
     Trouble(Trouble),
 }
@@ -130,7 +134,9 @@ impl From<&Error> for Trouble {
 impl From<&Error> for Refusal {
     fn from(error: &Error) -> Self {
         match error {
+            Error::Contended { holder: Some(holder), remaining: None } => Self::Endless(holder.clone()),
             Error::Contended { holder, .. } => Self::Contended(holder.clone()),
+            Error::Split => Self::Split,
             other => Self::Trouble(other.into()),
         }
     }
@@ -153,6 +159,7 @@ fn describe(error: &MasterError) -> &'static str {
         MasterError::OutOfMemory => "out of memory",
         MasterError::TtlRefused => "refuses the ttl",
         MasterError::Protocol(_) => "unexpected answer",
+        _ => "failed",
     }
 }
 
@@ -193,10 +200,20 @@ mod tests {
         let now = Instant::now();
         let held = |token, renewals| State::Held {
             owner: Owner::new("a", Token::new(token).unwrap(), 1),
-            grant: Grant { acquired_at: now, renewed_at: now, valid_until: now, votes: 5, renewals },
+            grant: Grant {
+                acquired_at: now,
+                renewed_at: now,
+                valid_until: now,
+                votes: 5,
+                renewals,
+                last_failure: None,
+            },
         };
         assert!(held(1, 0).shows_same_as(&held(1, 9)));
         assert!(!held(1, 0).shows_same_as(&held(2, 0)));
-        assert!(!held(1, 0).shows_same_as(&State::Contending { lost: Some(Loss::Expired), answer: None }));
+        assert!(
+            !held(1, 0)
+                .shows_same_as(&State::Contending { lost: Some(Loss::Expired { last_failure: None }), answer: None })
+        );
     }
 }

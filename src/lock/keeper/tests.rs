@@ -1,7 +1,7 @@
 //! A panic in one actor, and what it does to the others.
 
 use futures::FutureExt as _;
-use redlock_engine::{Client, LeaseOptions, LockKey};
+use redlock_engine::{Address, Client, Credentials, Endpoint, LeaseOptions, LockKey, Marker, RedisMaster};
 
 use super::*;
 use crate::contract::credentials::RootKey;
@@ -18,7 +18,14 @@ fn subject(uid: &str) -> Subject {
 }
 
 fn target() -> LockTarget {
-    let client = Client::new(std::iter::empty(), Duration::from_millis(50));
+    // Port 1 is nobody's.
+    let master = RedisMaster::connect(Endpoint {
+        name: "main-0".to_owned(),
+        address: Address::Tcp("127.0.0.1".to_owned(), 1),
+        credentials: Credentials::None,
+        marker: Marker::Required,
+    });
+    let client = Client::new(std::iter::once(master), Duration::from_millis(50)).expect("valid settings");
     let engine = Arc::new(Engine::new(client, RootKey::generate()));
     LockTarget { engine, key: LockKey::new("billing", "nightly").unwrap() }
 }

@@ -16,6 +16,9 @@ use crate::lock::keeper::state::{Refusal, Sighting, State, Trouble};
 /// How long before its end a shown time is refreshed or removed at the latest: the write takes time.
 const MAX_MARGIN: Duration = Duration::from_secs(1);
 
+/// What is said of a holder whose key on the masters has no end.
+const NEVER_EXPIRES: &str = "whose key never expires: delete it on the masters to free the lock";
+
 /// One moment by both clocks. An `Instant` is shown as wall time by its distance from this moment: the wall clock may have
 /// been changed since the instant was taken.
 #[derive(Clone, Copy, Debug)]
@@ -171,9 +174,19 @@ impl Draft {
         match answer {
             Refusal::Contended(value) => {
                 let holder = value.as_deref().map(|value| Holder::of_value(value).name);
-                let message = format!("held by {}", holder.as_deref().unwrap_or("several contenders"));
+                let message = format!("held by {}", holder.as_deref().unwrap_or("another"));
                 self.status.holder = holder;
                 self.set(HELD, Truth::False, "Contended", message);
+                self.available();
+            }
+            Refusal::Endless(value) => {
+                let holder = Holder::of_value(value).name;
+                self.set(HELD, Truth::False, "Contended", format!("held by {holder}, {NEVER_EXPIRES}"));
+                self.status.holder = Some(holder);
+                self.available();
+            }
+            Refusal::Split => {
+                self.set(HELD, Truth::False, "Contended", "nobody holds it: several contenders ask for it");
                 self.available();
             }
             Refusal::Trouble(trouble) => {
@@ -225,6 +238,7 @@ impl Draft {
         status.owner = Some(owner);
         let message = match token {
             Some(token) => format!("held by {} with fencing token {token}", holder.name),
+            None if lease.valid_until.is_none() => format!("held by {}, {NEVER_EXPIRES}", holder.name),
             None => format!("held by {}, which has no fencing token", holder.name),
         };
         status.holder = Some(holder.name);

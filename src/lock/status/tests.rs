@@ -37,6 +37,7 @@ fn held(token: u64, now: Now, age: Duration) -> State {
         valid_until: renewed_at + 29_698 * MS,
         votes: 5,
         renewals: 0,
+        last_failure: None,
     };
     State::Held { owner: owner(token), grant }
 }
@@ -129,7 +130,7 @@ fn what_was_written_is_not_written_again() {
             lost: None,
             answer: Some(Refusal::Contended(Some("other/x@5.0000000000000001".to_owned()))),
         },
-        State::Contending { lost: Some(Loss::Expired), answer: None },
+        State::Contending { lost: Some(Loss::Expired { last_failure: None }), answer: None },
         State::Contending { lost: None, answer: Some(Refusal::Trouble(trouble(Reason::Quarantined))) },
         State::Observed(Sighting::Nobody),
         State::Observed(Sighting::Unknown(trouble(Reason::NoQuorum))),
@@ -232,6 +233,25 @@ fn who_waits_sees_who_holds_and_never_anothers_token() {
     assert_eq!(word(&status, HELD), ("False", "Contended"));
     assert_eq!(condition(&status, HELD).message, "held by job/day");
     assert_eq!(word(&status, CLUSTER_AVAILABLE), ("True", "QuorumAnswers"));
+}
+
+#[test]
+fn who_waits_for_a_key_that_never_expires_sees_how_to_free_it_and_so_does_who_observes_it() {
+    let never = "held by 6f1c, whose key never expires: delete it on the masters to free the lock";
+    let value = "6f1c".to_owned();
+    let waiting = State::Contending { lost: None, answer: Some(Refusal::Endless(value.clone())) };
+    let now = now();
+    let seen = Sighting::Somebody { value, renewed_at: now.mono, valid_until: None, votes: 3 };
+    for (state, truth) in [(waiting, "False"), (State::Observed(seen), "True")] {
+        let status = Case::new().show(Some(&state), Times::Fresh, now).status;
+        assert_eq!((status.holder.as_deref(), status.fencing_token), (Some("6f1c"), None));
+        assert_eq!((word(&status, HELD).0, condition(&status, HELD).message.as_str()), (truth, never));
+        assert_eq!(status.valid_until, None);
+    }
+    let split = State::Contending { lost: None, answer: Some(Refusal::Split) };
+    let status = Case::new().show(Some(&split), KEEP, now).status;
+    assert_eq!(condition(&status, HELD).message, "nobody holds it: several contenders ask for it");
+    assert_eq!((word(&status, HELD), status.holder.as_deref()), (("False", "Contended"), None));
 }
 
 #[test]

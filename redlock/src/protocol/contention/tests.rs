@@ -79,13 +79,28 @@ fn the_place_in_the_queue_is_the_median_of_what_masters_say() {
 #[test]
 fn a_contender_whose_time_is_over_learns_who_held_the_lock() {
     let error = |owners: &[Option<(&str, u64)>]| Contention::of(majority_of_five(), &shown(owners)).to_error();
-    let contended = |holder: Option<&str>, remaining: Option<u64>| Error::Contended {
-        holder: holder.map(str::to_owned),
+    let contended = |holder: &str, remaining: Option<u64>| Error::Contended {
+        holder: Some(holder.to_owned()),
         remaining: remaining.map(Duration::from_millis),
     };
-    assert_eq!(error(&[a(500), a(500), a(500), None, None]), contended(Some("a@1"), Some(501)));
-    assert_eq!(error(&[a(500), None, None, None, None]), contended(Some("a@1"), None));
-    assert_eq!(error(&[None; 5]), contended(None, None));
+    assert_eq!(error(&[a(500), a(500), a(500), None, None]), contended("a@1", Some(501)));
+    assert_eq!(error(&[a(500), None, None, None, None]), Error::Split);
+    assert_eq!(error(&[None; 5]), Error::Split);
+}
+
+#[test]
+fn a_key_that_never_expires_on_a_majority_is_waited_for_without_an_end_in_sight() {
+    let endless = || {
+        let reading = Reading { owner: Some("6f1c".to_owned()), ..Reading::default() };
+        Ok(Queued { reading, ahead: 0 })
+    };
+    let contention = Contention::of(Quorum::of(3), &[endless(), endless(), Ok(Queued::default())]);
+    assert_eq!(contention.standing, Standing::Held(ENDLESS));
+    let held = Error::Contended { holder: Some("6f1c".to_owned()), remaining: None };
+    assert_eq!(contention.to_error(), held);
+    // On a minority it is in nobody's way.
+    let contention = Contention::of(Quorum::of(3), &[endless(), Ok(Queued::default()), Ok(Queued::default())]);
+    assert_eq!(contention.standing, Standing::Free);
 }
 
 #[test]

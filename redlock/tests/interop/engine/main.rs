@@ -64,7 +64,7 @@ async fn main() {
             marker: Marker::Required,
         })
     });
-    let client = Client::new(masters, call_timeout);
+    let client = Client::new(masters, call_timeout).expect("valid settings");
     let (namespace, name) =
         key.strip_prefix("redlock:").and_then(|key| key.split_once('/')).expect("redlock:<namespace>/<name>");
     let (order, orders) = mpsc::unbounded_channel();

@@ -72,7 +72,7 @@ impl Proxy {
     pub async fn to_all_within(servers: &[Server], call_timeout: Duration) -> (Vec<Self>, Client) {
         let links = futures::future::join_all(servers.iter().map(|s| Self::to(s.port))).await;
         let masters: Vec<_> = links.iter().zip(servers).map(|(l, s)| RedisMaster::connect(l.endpoint(s))).collect();
-        let client = Client::new(masters, call_timeout);
+        let client = Client::new(masters, call_timeout).expect("valid settings");
         until_connected(&client).await;
         (links, client)
     }

@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use redlock_engine::key::ARMED_KEY;
 use redlock_engine::marker::ArmedMarker;
-use redlock_engine::{Address, Client, Credentials, Endpoint, Health, LockKey, Marker, Owner, RedisMaster};
+use redlock_engine::{Address, Client, Credentials, Endpoint, Health, Lease, LockKey, Marker, Owner, RedisMaster};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
@@ -128,6 +128,12 @@ impl Server {
     /// Value of a key.
     pub async fn get(&self, key: &LockKey) -> Option<String> {
         self.run(&format!("GET {}", key.redis_key())).await
+    }
+
+    /// Deletes the key of a lock, if it has this value.
+    pub async fn delete_of(&self, key: &LockKey, value: &str) {
+        let compare_and_delete = "return(redis.call('GET',KEYS[1])==ARGV[1])and(redis.call('DEL',KEYS[1]))";
+        let _: redis::Value = self.run(&format!("EVAL {compare_and_delete} 1 {} {value}", key.redis_key())).await;
     }
 
     /// How long a key still lives, in milliseconds; -2 if there is no such key.
@@ -274,6 +280,7 @@ pub fn request(command: &str) -> redis::Cmd {
 /// A client of these servers, as masters of a `RedisLockCluster`.
 pub fn client(servers: &[Server]) -> Client {
     Client::new(servers.iter().map(|s| RedisMaster::connect(s.endpoint(Marker::Required))), CALL_TIMEOUT)
+        .expect("valid settings")
 }
 
 /// The same, but connected to all of them, so that its first call takes no longer than any other.
@@ -322,6 +329,17 @@ pub async fn nobody_listens(servers: &[Server]) {
 /// A lock of a namespace of tests.
 pub fn key(name: &str) -> LockKey {
     LockKey::new("tests", name).expect("a valid name")
+}
+
+/// Deletes a lease's key on all servers until the lease has ended: a renewal in between seeds some of them again.
+pub async fn delete_until_lost(servers: &[Server], lease: &Lease) {
+    eventually("the lease is lost", async || {
+        for server in servers {
+            server.delete_of(lease.key(), &lease.owner().to_string()).await;
+        }
+        (!lease.is_held()).then_some(())
+    })
+    .await;
 }
 
 /// Calls `check` again and again until it returns a value, and fails the test after [`PATIENCE`].

@@ -1,0 +1,64 @@
+//! Several locks at once, without deadlock: everybody takes them in the same order.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use crate::client::Client;
+use crate::error::Error;
+use crate::key::LockKey;
+use crate::lease::{LeaseOptions, Leases, Loss};
+use crate::master::Master;
+use crate::wait::{Wait, until};
+
+/// Pause before all are taken anew, since one of them was lost or ran short while the next was waited for.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Takes all locks in the order of their keys. Two contenders that each hold what the other waits for cannot exist then.
+pub(crate) async fn acquire_all<M: Master>(
+    client: &Client<M>,
+    keys: &[LockKey],
+    options: &LeaseOptions,
+    wait: Wait,
+) -> Result<Leases, Error> {
+    let mut keys: Vec<_> = keys.iter().collect();
+    keys.sort_unstable();
+    keys.dedup();
+    if keys.is_empty() {
+        return Err(Error::Invalid("no lock is named".to_owned()));
+    }
+    let deadline = wait.deadline();
+    loop {
+        let error = match take_all(client, &keys, options, deadline).await? {
+            Ok(leases) => return Ok(leases),
+            Err(error) => error,
+        };
+        // What was taken is being released.
+        if until(deadline, sleep(PAUSE)).await.is_none() {
+            return Err(error);
+        }
+    }
+}
+
+/// Takes all locks once. The inner error is one that another round may not meet: a lock that was taken was lost, or ran
+/// short, before the last one was granted.
+async fn take_all<M: Master>(
+    client: &Client<M>,
+    keys: &[&LockKey],
+    options: &LeaseOptions,
+    deadline: Option<Instant>,
+) -> Result<Result<Leases, Error>, Error> {
+    // Dropped with all that it holds, where this fails or is dropped itself.
+    let mut taken = Leases::none();
+    for key in keys {
+        let acquire = client.acquire(key, options, Wait::until(deadline));
+        let lease = match taken.run(acquire).await {
+            Ok(acquired) => acquired?,
+            Err(Loss::ShutDown) => return Err(Error::ShutDown),
+            Err(loss) => return Ok(Err(Error::LostWhileWaiting(loss))),
+        };
+        taken.push(lease);
+    }
+    let (left, needed) = (taken.validity(), options.min_validity);
+    Ok(if left.is_zero() || left < needed { Err(Error::TooSlow { left, needed }) } else { Ok(taken) })
+}
