@@ -52,7 +52,7 @@ async fn take_all<M: Master>(
     let mut taken = Leases::none();
     for key in keys {
         let acquire = client.acquire(key, options, Wait::until(deadline));
-        let lease = match taken.run(acquire).await {
+        let lease = match taken.run(Box::pin(acquire)).await {
             Ok(acquired) => acquired?,
             Err(Loss::ShutDown) => return Err(Error::ShutDown),
             Err(loss) => return Ok(Err(Error::LostWhileWaiting(loss))),
