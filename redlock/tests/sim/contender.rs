@@ -157,7 +157,8 @@ impl Contender {
     /// Holds a lock for a while, checks at random moments whether it still does, and writes to the guarded resource. Returns
     /// whether the lease is still to be released.
     async fn work(&self, lease: &Lease) -> bool {
-        let end = Instant::now() + self.world.time(3 * LONGEST_TTL / 2);
+        let longest = self.world.now().plan.longest_work;
+        let end = Instant::now() + self.world.time(longest);
         while Instant::now() < end {
             let next = (Instant::now() + self.world.time(LONGEST_TTL / 4)).min(end);
             if let Ok(over) = timeout_at(next, lease.ended()).await {

@@ -6,15 +6,18 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use crate::link::Path;
-use crate::plan::{CALL_TIMEOUT, FAULTS, Fault, LONGEST_PAUSE, LONGEST_TTL, RESTART_DELAY};
+use crate::plan::{CALL_TIMEOUT, Fault, LONGEST_PAUSE, LONGEST_TTL, RESTART_DELAY};
 use crate::process::Process;
 use crate::rules::Rule;
 use crate::world::{State, World};
 
-/// Makes faults for [`FAULTS`], then ends them.
+/// Makes faults for the plan's time, then ends them.
 pub async fn run(world: World, processes: Arc<[Process]>) {
-    let end = Instant::now() + FAULTS;
-    let pace = world.now().plan.pace;
+    let (pace, faulty_for) = {
+        let state = world.now();
+        (state.plan.pace, state.plan.faulty_for)
+    };
+    let end = Instant::now() + faulty_for;
     {
         let mut state = world.now();
         if state.plan.faults.contains(&Fault::CutMinority) {

@@ -97,6 +97,10 @@ pub struct Plan {
     /// By how much wall clocks differ.
     pub wall_clocks: Duration,
     pub longest_ttl: Duration,
+    /// For how long a holder works at most.
+    pub longest_work: Duration,
+    /// For how long there are faults.
+    pub faulty_for: Duration,
 }
 
 impl Plan {
@@ -112,7 +116,7 @@ impl Plan {
             _ => None,
         };
         let long_leases = match rules.broken {
-            None => random.once_in(4),
+            None => !rules.rolling && random.once_in(4),
             Some(rule) => rule == Rule::ReleasesAreKept,
         };
         let kinds = if long_leases { &OF_NETWORK[..] } else { &ALL };
@@ -127,7 +131,8 @@ impl Plan {
                 && (broken(Rule::OneServerOneVote) || rules.broken.is_none() && random.once_in(16)),
             clients: 2 + random.index(3),
             contenders: 1 + random.index(4) / 2,
-            locks: 1 + random.index(3),
+            // Where masters restart under a holder, each lock must have one.
+            locks: if rules.rolling { 1 } else { 1 + random.index(3) },
             faults,
             pace: Duration::from_millis(10 + random.below(60)),
             after_grant: 2 + random.below(8),
@@ -141,6 +146,9 @@ impl Plan {
                 _ => LONGEST_TTL,
             },
             long_leases,
+            // Masters restart one after the other under one holder.
+            longest_work: if rules.rolling { 3 * RESTART_DELAY } else { 3 * LONGEST_TTL / 2 },
+            faulty_for: if rules.rolling { 3 * FAULTS } else { FAULTS },
         }
     }
 }
@@ -149,9 +157,13 @@ impl Plan {
 /// followed after its release, or a second later at the latest.
 pub fn longest_wait(plan: &Plan) -> Duration {
     let others = u32::try_from(plan.clients * plan.contenders - 1).expect("a few");
-    // A long lease is released in time.
-    let longest_lease = if plan.long_leases { LONGEST_FREE } else { LONGEST_TTL };
-    longest_lease + Duration::from_secs(1) * others
+    let (longest_lease, each) = if plan.rules.rolling {
+        (plan.longest_work, plan.longest_work + Duration::from_secs(1))
+    } else {
+        // A long lease is released in time.
+        (if plan.long_leases { LONGEST_FREE } else { LONGEST_TTL }, Duration::from_secs(1))
+    };
+    longest_lease + each * others
 }
 
 impl State {
