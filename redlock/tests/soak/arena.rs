@@ -113,11 +113,12 @@ impl Arena {
             command.env("LD_PRELOAD", library());
             command.envs([("FAKETIME", format!("{offset:+}")), ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned())]);
         }
-        self.history.push(Event::Started(contender, offset));
+        let started = Stamp::now();
+        self.history.push_at(started, Event::Started(contender, offset));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}; `make soak` builds it"));
         let output = child.stdout.take().expect("a pipe from the process");
-        let reporting = tokio::spawn(read_reports(contender, output, self.history.clone()));
+        let reporting = tokio::spawn(read_reports(contender, started, output, self.history.clone()));
         Process { contender, child, reporting, is_stopped: AtomicBool::new(false) }
     }
 }
@@ -178,8 +179,7 @@ fn program() -> PathBuf {
     test.ancestors().nth(2).expect("target/<profile>/deps/<test>").join("examples/soak-contender")
 }
 
-async fn read_reports(contender: Contender, output: ChildStdout, history: History) {
-    let started = Stamp::now();
+async fn read_reports(contender: Contender, started: Stamp, output: ChildStdout, history: History) {
     let mut lines = BufReader::new(output).lines();
     while let Some(line) = lines.next_line().await.expect("the output of a process") {
         let report: Report = line.parse().unwrap_or_else(|_| panic!("{contender} reports {line:?}"));

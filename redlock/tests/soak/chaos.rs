@@ -1,5 +1,5 @@
-//! Faults of processes, servers and links, all drawn from a seed. Which process is hit, and when, is the same at each run
-//! with this seed; what the processes do meanwhile is not.
+//! Faults of processes, servers and links, all drawn from a seed: what happens when, and for how long. What the processes
+//! do meanwhile differs from run to run, and with it which of them holds the lock when it is hit.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -42,6 +42,7 @@ pub struct Plan {
 
 struct Chaos {
     arena: Arc<Arena>,
+    seed: u64,
     random: StdRng,
     /// The contenders that no fault has at the moment.
     free: Vec<Option<Process>>,
@@ -65,7 +66,8 @@ pub async fn run(plan: &Plan) -> (Vec<Entry>, Stamp) {
     let arena = Arc::new(Arena::start(plan.seed).await);
     let mut chaos = Chaos {
         arena: Arc::clone(&arena),
-        random: StdRng::seed_from_u64(plan.seed),
+        seed: plan.seed,
+        random: drawn_from(plan.seed, 0),
         free: (0..plan.contenders).map(|_| None).collect(),
         started: 0,
         is_down: [false; MASTERS],
@@ -108,7 +110,12 @@ async fn until_violated(arena: &Arena, idle_fails: bool) {
 impl Chaos {
     async fn go_on(&mut self, plan: &Plan) {
         let end = Instant::now() + plan.length;
-        while Instant::now() < end {
+        for step in 0.. {
+            if Instant::now() >= end {
+                return;
+            }
+            // What a step draws does not depend on what the steps before have found.
+            self.random = drawn_from(self.seed, step);
             let next = Instant::now() + self.draw(plan.pauses.clone());
             loop {
                 tokio::select! {
@@ -138,7 +145,7 @@ impl Chaos {
     fn next_process(&mut self) -> Process {
         let contender = Contender(self.started);
         self.started += 1;
-        let offset = [0, 0, HOUR, -HOUR][self.random.random_range(0..4)];
+        let offset = [0, 0, HOUR, -HOUR][drawn_from(!self.seed, contender.0.into()).random_range(0..4)];
         self.arena.spawn(contender, offset, None)
     }
 
@@ -175,8 +182,8 @@ impl Chaos {
     fn hit_master(&mut self) {
         let up: Vec<_> = (0..MASTERS).filter(|&index| !self.is_down[index]).collect();
         let fault = *MasterFault::ALL.iter().choose(&mut self.random).expect("a fault");
-        let index = *up.iter().choose(&mut self.random).expect("more than a minority");
         if MASTERS - up.len() < MINORITY {
+            let index = *up.iter().choose(&mut self.random).expect("more than a minority");
             self.hit(index, fault);
         }
     }
@@ -224,6 +231,11 @@ impl Chaos {
     fn draw(&mut self, millis: RangeInclusive<u64>) -> Duration {
         Duration::from_millis(self.random.random_range(millis))
     }
+}
+
+/// Randomness for one step of a run.
+fn drawn_from(seed: u64, step: u64) -> StdRng {
+    StdRng::seed_from_u64(seed.wrapping_shl(20).wrapping_add(step))
 }
 
 /// A fault of a master, from its beginning to when it can vote again. `late` is how long bytes take if they are late.

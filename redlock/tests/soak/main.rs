@@ -62,6 +62,9 @@ async fn soak(plan: Plan) {
     let (entries, over) = unless_interrupted(chaos::run(&plan)).await;
     let verdict = Verdict::of(entries, over);
     println!("seed {seed}: {verdict}");
+    if !plan.idle_fails {
+        println!("{}", verdict.violations());
+    }
     assert!(verdict.grants > 0, "seed {seed}: no grant");
     assert!(!verdict.is_violated(plan.idle_fails), "seed {seed}: a promise is broken{}", verdict.violations());
 }

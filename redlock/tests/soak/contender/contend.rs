@@ -103,9 +103,9 @@ impl Contender {
 
     /// How long a hold lasts: sometimes so long that the lease is renewed in it.
     fn length(&mut self, ttl: Duration) -> Duration {
-        match self.random.random_range(0..16) {
+        match self.random.random_range(0..32) {
             0 => ttl.mul_f64(self.random.random_range(0.3..2.5)),
-            1..=4 => self.draw(20..=400),
+            1..=6 => self.draw(20..=400),
             _ => self.draw(1..=30),
         }
     }
