@@ -45,7 +45,7 @@ struct Chaos {
     seed: u64,
     random: StdRng,
     /// The contenders that no fault has at the moment.
-    free: Vec<Option<Process>>,
+    free: Vec<Option<Box<Process>>>,
     started: u32,
     is_down: [bool; MASTERS],
     /// They go on while `go_on` is polled.
@@ -56,7 +56,7 @@ struct Chaos {
 enum Done {
     Master(usize),
     /// The contender in this slot runs on.
-    Runs(usize, Process),
+    Runs(usize, Box<Process>),
     /// The contender in this slot is dead.
     Died(usize),
 }
@@ -85,7 +85,7 @@ pub async fn run(plan: &Plan) -> (Vec<Entry>, Stamp) {
         chaos.put_back(done);
     }
     let over = Stamp::now();
-    end_all(chaos.free.into_iter().flatten().collect(), &arena.history).await;
+    end_all(chaos.free.into_iter().flatten().map(|process| *process).collect(), &arena.history).await;
     (arena.history.entries(), over)
 }
 
@@ -142,11 +142,11 @@ impl Chaos {
     }
 
     /// A new contender, on the right clock or a wrong one.
-    fn next_process(&mut self) -> Process {
+    fn next_process(&mut self) -> Box<Process> {
         let contender = Contender(self.started);
         self.started += 1;
         let offset = [0, 0, HOUR, -HOUR][drawn_from(!self.seed, contender.0.into()).random_range(0..4)];
-        self.arena.spawn(contender, offset, None)
+        Box::new(self.arena.spawn(contender, offset, None))
     }
 
     fn hit_contender(&mut self) {

@@ -42,8 +42,8 @@ fn owner(by: Contender, token: u64) -> String {
 }
 
 /// This owner has the lock on so many masters.
-fn seen(when: u64, masters: usize, owner: Option<String>) -> Vec<Entry> {
-    (0..masters).map(|master| entry(when, Event::Seen { master, lock: 0, owner: owner.clone() })).collect()
+fn seen(when: u64, masters: usize, owner: Option<&str>) -> Vec<Entry> {
+    (0..masters).map(|master| entry(when, Event::Seen { master, lock: 0, owner: owner.map(str::to_owned) })).collect()
 }
 
 /// All three masters are up.
@@ -143,7 +143,7 @@ fn a_lock_is_idle_from_its_release_until_the_next_grant_while_somebody_waits() {
 
 #[test]
 fn a_lease_of_a_dead_holder_is_not_idle_time_until_its_ttl_is_over() {
-    let killed = |owner| {
+    let killed = |owner: Option<&str>| {
         let hold = vec![
             start(A, 100, 3000, 1),
             entry(200, Event::Halted(A, ContenderFault::Kill)),
@@ -152,9 +152,9 @@ fn a_lease_of_a_dead_holder_is_not_idle_time_until_its_ttl_is_over() {
         vec![up(), hold, vec![says(B, 150, Said::Waits)], seen(120, 3, owner), vec![start(B, 6000, 7000, 2)]]
     };
     // The longest TTL, and what was under way.
-    assert_eq!(idle(killed(Some(owner(A, 1)))), [(4501, 6000, Cause::KeysLeft)]);
+    assert_eq!(idle(killed(Some(&owner(A, 1)))), [(4501, 6000, Cause::KeysLeft)]);
     // Also the attempt that nobody has heard of.
-    assert_eq!(idle(killed(Some(owner(A, 5)))), [(4501, 6000, Cause::KeysLeft)]);
+    assert_eq!(idle(killed(Some(&owner(A, 5)))), [(4501, 6000, Cause::KeysLeft)]);
     assert_eq!(idle(killed(None)), [(201, 6000, Cause::NotTried)]);
 }
 
@@ -163,7 +163,7 @@ fn a_release_that_was_reported_but_not_sent_is_idle_time_also_of_a_dead_holder()
     let hold =
         vec![start(A, 100, 3000, 1), end(A, 200, Ending::Release), released(A, 200, 1), entry(200, Event::Dead(A))];
     let waits = vec![says(B, 150, Said::Waits)];
-    let found = idle(vec![up(), hold, waits, seen(120, 3, Some(owner(A, 1))), vec![start(B, 3500, 5000, 2)]]);
+    let found = idle(vec![up(), hold, waits, seen(120, 3, Some(&owner(A, 1))), vec![start(B, 3500, 5000, 2)]]);
     assert_eq!(found, [(200, 3500, Cause::KeysLeft)]);
 }
 
@@ -171,7 +171,7 @@ fn a_release_that_was_reported_but_not_sent_is_idle_time_also_of_a_dead_holder()
 fn an_abandoned_lease_is_not_idle_time_until_its_ttl_is_over() {
     let hold = vec![start(A, 100, 3000, 1), end(A, 200, Ending::Abandon)];
     let waits = vec![says(B, 150, Said::Waits)];
-    let found = idle(vec![up(), hold, waits, seen(120, 2, Some(owner(A, 1))), vec![start(B, 4000, 5000, 2)]]);
+    let found = idle(vec![up(), hold, waits, seen(120, 2, Some(&owner(A, 1))), vec![start(B, 4000, 5000, 2)]]);
     assert_eq!(found, [(2500, 4000, Cause::KeysLeft)]);
 }
 

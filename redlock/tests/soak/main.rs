@@ -66,7 +66,7 @@ async fn soak(plan: Plan) {
         println!("{}", verdict.violations());
     }
     assert!(verdict.grants > 0, "seed {seed}: no grant");
-    assert!(!verdict.is_violated(plan.idle_fails), "seed {seed}: a promise is broken{}", verdict.violations());
+    assert!(!verdict.is_violated(plan.idle_fails), "seed {seed}: a promise is broken\n{}", verdict.violations());
 }
 
 /// An environment variable that is not empty.

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use redlock_engine::Owner;
 use redlock_test_servers::stamp::Stamp;
 
 use crate::arena::{LOCKS, MASTERS};
 use crate::exclusion::{Claim, Fall, claims, falls, overlaps};
 use crate::history::{Entry, Event, excerpt};
 use crate::idle::{Idle, idle_times, percentiles};
+use crate::protocol::Said;
 
 /// How much of the history is shown before and after a violation.
 const BEFORE: Duration = Duration::from_secs(3);
@@ -60,21 +62,32 @@ impl Verdict {
             let begins = self.entries.iter().map(|entry| entry.at).find(|at| from - *at <= BEFORE).unwrap_or(from);
             excerpt(&self.entries, lock, begins, to + AFTER)
         };
-        let mut text = String::new();
-        for (one, other) in self.overlaps.iter().take(SHOWN) {
-            text += &format!("\n\noverlap on {}: {one:?} and {other:?}", LOCKS[one.lock]);
-            text += &around(one.lock, one.from, other.from);
-        }
-        for Fall { earlier, later, .. } in self.falls.iter().filter(|fall| !fall.is_excluded).take(SHOWN) {
-            text += &format!("\n\ntoken falls on {}: {earlier:?} and {later:?}", LOCKS[later.lock]);
-            text += &around(later.lock, earlier.from, later.from);
-        }
-        for idle in self.too_long().take(SHOWN) {
-            text += &format!("\n\n{} is free for {:.1?}: {:?}", LOCKS[idle.lock], idle.length(), idle.cause);
-            text += &around(idle.lock, idle.from, idle.to);
-        }
-        text
+        let overlaps = self.overlaps.iter().map(|(one, other)| {
+            let lock = one.lock;
+            format!("overlap on {}: {one:?} and {other:?}{}", LOCKS[lock], around(lock, one.from, other.from))
+        });
+        let falls = self.falls.iter().filter(|fall| !fall.is_excluded).map(|Fall { earlier, later, .. }| {
+            let lock = later.lock;
+            format!(
+                "token falls on {}: {earlier:?} and {later:?}{}",
+                LOCKS[lock],
+                around(lock, earlier.from, later.from)
+            )
+        });
+        let idles = self.too_long().map(|idle| {
+            let (lock, length, cause) = (idle.lock, idle.length(), idle.cause);
+            format!("{} is free for {length:.1?}: {cause:?}{}", LOCKS[lock], around(lock, idle.from, idle.to))
+        });
+        let shown: Vec<_> = overlaps.take(SHOWN).chain(falls.take(SHOWN)).chain(idles.take(SHOWN)).collect();
+        shown.join("\n\n")
     }
+}
+
+/// The token of a grant, in microseconds of the clock that drew it.
+fn token_micros(event: &Event) -> Option<u64> {
+    let Event::Reported(_, report) = event else { return None };
+    let Said::Start { owner, .. } = &report.what else { return None };
+    Some(owner.parse::<Owner>().ok()?.token().get())
 }
 
 impl fmt::Display for Verdict {
@@ -112,6 +125,10 @@ impl fmt::Display for Verdict {
              the test's timer was late by {busy:.1?} at most",
             self.idles.len()
         )?;
+        let ahead = self.entries.iter().filter_map(|entry| token_micros(&entry.event)).max().unwrap_or_default();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_micros());
+        let ahead = Duration::from_micros(u128::from(ahead).saturating_sub(now).try_into().unwrap_or(u64::MAX));
+        writeln!(f, "the largest token is {ahead:.0?} ahead of the right clock")?;
         write!(f, "too long: {}", self.too_long().count())?;
         for (cause, (count, longest)) in causes {
             write!(f, "; {count} {cause:?}, {longest:.1?} at most")?;
