@@ -152,9 +152,9 @@ fn a_lease_of_a_dead_holder_is_not_idle_time_until_its_ttl_is_over() {
         vec![up(), hold, vec![says(B, 150, Said::Waits)], seen(120, 3, owner), vec![start(B, 6000, 7000, 2)]]
     };
     // The longest TTL, and what was under way.
-    assert_eq!(idle(killed(Some(&owner(A, 1)))), [(4501, 6000, Cause::KeysLeft)]);
+    assert_eq!(idle(killed(Some(&owner(A, 1)))), [(4501, 6000, Cause::KeysReleased)]);
     // Also the attempt that nobody has heard of.
-    assert_eq!(idle(killed(Some(&owner(A, 5)))), [(4501, 6000, Cause::KeysLeft)]);
+    assert_eq!(idle(killed(Some(&owner(A, 5)))), [(4501, 6000, Cause::KeysOfAttempts)]);
     assert_eq!(idle(killed(None)), [(201, 6000, Cause::NotTried)]);
 }
 
@@ -164,7 +164,7 @@ fn a_release_that_was_reported_but_not_sent_is_idle_time_also_of_a_dead_holder()
         vec![start(A, 100, 3000, 1), end(A, 200, Ending::Release), released(A, 200, 1), entry(200, Event::Dead(A))];
     let waits = vec![says(B, 150, Said::Waits)];
     let found = idle(vec![up(), hold, waits, seen(120, 3, Some(&owner(A, 1))), vec![start(B, 3500, 5000, 2)]]);
-    assert_eq!(found, [(200, 3500, Cause::KeysLeft)]);
+    assert_eq!(found, [(200, 3500, Cause::KeysReleased)]);
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn an_abandoned_lease_is_not_idle_time_until_its_ttl_is_over() {
     let hold = vec![start(A, 100, 3000, 1), end(A, 200, Ending::Abandon)];
     let waits = vec![says(B, 150, Said::Waits)];
     let found = idle(vec![up(), hold, waits, seen(120, 2, Some(&owner(A, 1))), vec![start(B, 4000, 5000, 2)]]);
-    assert_eq!(found, [(2500, 4000, Cause::KeysLeft)]);
+    assert_eq!(found, [(2500, 4000, Cause::KeysReleased)]);
 }
 
 #[test]

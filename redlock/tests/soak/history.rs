@@ -138,6 +138,7 @@ pub fn excerpt(entries: &[Entry], lock: usize, from: Stamp, to: Stamp) -> String
     let concerns = |event: &Event| match event {
         Event::Reported(_, report) => report.lock == lock,
         Event::Seen { lock: seen, .. } => *seen == lock,
+        Event::Busy(late) => *late > Duration::from_millis(100),
         _ => true,
     };
     let within = entries.iter().filter(|entry| from <= entry.at && entry.at <= to && concerns(&entry.event));

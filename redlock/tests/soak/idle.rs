@@ -19,7 +19,7 @@ use crate::protocol::{Ending, Said};
 pub const LONGEST_TTL: Duration = Duration::from_secs(4);
 /// How much longer than from a death or a stop to the end of its TTL a lease may last: its request may have been under way.
 const UNDER_WAY: Duration = Duration::from_millis(300);
-/// How long the lock may be free, beside what the machine's own timers were late.
+/// How long the lock may be free, beside what the test's own timer was late in all: so long the machine did other things.
 const LONGEST: Duration = Duration::from_secs(1);
 /// Scheduling that does not show in the timer: several processes have to run one after the other for a grant.
 const SCHEDULING: Duration = Duration::from_millis(150);
@@ -32,17 +32,19 @@ pub struct Idle {
     pub lock: usize,
     pub from: Stamp,
     pub to: Stamp,
-    /// How late the test's own timer was meanwhile.
+    /// How late the test's own timer was meanwhile, in all.
     pub late: Duration,
-    /// What kept it free for the last part of that time.
+    /// What kept it free for the largest part of that time.
     pub cause: Cause,
 }
 
 /// Why nobody took a lock that nobody claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
-    /// Masters have keys that were released or that nobody was granted: too few of them are left for a majority.
-    KeysLeft,
+    /// Masters still have keys of leases that have ended: too few of them are left for a majority.
+    KeysReleased,
+    /// Masters have keys of attempts that were not granted, or not yet: too few of them are left for a majority.
+    KeysOfAttempts,
     /// A majority is there only with masters that have come back within 3 s: contenders still have to reconnect.
     JustBack,
     /// A majority is there and has no key of the lock, and the contenders do not try.
@@ -74,42 +76,56 @@ pub fn idle_times(entries: &[Entry], claims: &[Claim], lock: usize, masters: usi
     for over in world.ends() {
         steps.entry(over).or_default();
     }
-    let (mut found, mut since, mut late, mut cause) = (Vec::new(), None, Duration::ZERO, Cause::NotTried);
-    let mut end = None;
+    let (mut found, mut open, mut end) = (Vec::new(), None::<Open>, None);
     for (at, steps) in steps {
+        if let Some(open) = &mut open {
+            open.pass(at, world.cause(at));
+        }
         for step in steps {
             match step {
                 Step::Claimed => world.claims += 1,
                 Step::Free => world.claims -= 1,
-                Step::Event(Event::Busy(by)) => late = late.max(*by),
+                Step::Event(Event::Busy(late)) => open.iter_mut().for_each(|open| open.late += *late),
                 Step::Event(event) => world.apply(at, event),
             }
         }
         end = Some(at);
-        let idles = world.idles(at);
-        match since {
-            None if idles => (since, late) = (Some(at), Duration::ZERO),
-            Some(from) if !idles => {
-                found.push(Idle { lock, from, to: at, late, cause });
-                since = None;
-            }
-            _ => {}
-        }
-        if idles {
-            cause = world.cause(at);
+        if !world.idles(at) {
+            found.extend(open.take().map(|open| open.ended(lock, at)));
+        } else if open.is_none() {
+            open = Some(Open { from: at, until: at, late: Duration::ZERO, causes: BTreeMap::new() });
         }
     }
-    if let Some((from, to)) = since.zip(end) {
-        found.push(Idle { lock, from, to, late, cause });
-    }
+    found.extend(open.zip(end).map(|(open, at)| open.ended(lock, at)));
     found.retain(|idle| !idle.length().is_zero());
     found
+}
+
+/// A stretch of idle time that goes on.
+struct Open {
+    from: Stamp,
+    until: Stamp,
+    late: Duration,
+    causes: BTreeMap<Cause, Duration>,
 }
 
 enum Step<'a> {
     Claimed,
     Free,
     Event(&'a Event),
+}
+
+impl Open {
+    /// It went on until `at`, for this cause.
+    fn pass(&mut self, at: Stamp, cause: Cause) {
+        *self.causes.entry(cause).or_default() += at - self.until;
+        self.until = at;
+    }
+
+    fn ended(self, lock: usize, to: Stamp) -> Idle {
+        let longest = self.causes.into_iter().max_by_key(|(_, length)| *length);
+        Idle { lock, from: self.from, to, late: self.late, cause: longest.map_or(Cause::NotTried, |(cause, _)| cause) }
+    }
 }
 
 /// The state of one lock at a moment.
@@ -122,6 +138,7 @@ struct World {
     /// For each master: since when it can vote; `None` if it cannot.
     up: Vec<Option<Stamp>>,
     seen: Vec<Option<String>>,
+    granted: HashSet<String>,
     released: HashSet<String>,
     /// Leases that nobody could release, each from a moment on and up to one: of a contender, or of an owner.
     by_contender: HashMap<Contender, Vec<(Stamp, Stamp)>>,
@@ -162,6 +179,7 @@ impl World {
             halted: HashSet::new(),
             up: vec![None; masters],
             seen: vec![None; masters],
+            granted: HashSet::new(),
             released: HashSet::new(),
             by_contender,
             by_owner,
@@ -183,7 +201,11 @@ impl World {
             Event::Seen { master, lock, owner } if *lock == self.lock => self.seen[*master].clone_from(owner),
             Event::Reported(by, report) if report.lock == self.lock => match &report.what {
                 Said::Waits => drop(self.waiting.insert(*by)),
-                Said::GaveUp | Said::Start { .. } => drop(self.waiting.remove(by)),
+                Said::GaveUp => drop(self.waiting.remove(by)),
+                Said::Start { owner, .. } => {
+                    self.waiting.remove(by);
+                    self.granted.insert(owner.clone());
+                }
                 Said::Released { owner } => drop(self.released.insert(owner.clone())),
                 Said::Extended { .. } | Said::End(_) => {}
             },
@@ -213,8 +235,9 @@ impl World {
         let up: Vec<_> = (0..self.up.len()).filter(|&master| self.up[master].is_some()).collect();
         let free = up.iter().filter(|&&master| self.seen[master].is_none()).count();
         let long = up.iter().filter(|&&master| self.up[master].is_some_and(|since| now - since >= RECONNECT)).count();
+        let mut owners = up.iter().filter_map(|&master| self.seen[master].as_ref());
         if free < self.quorum {
-            Cause::KeysLeft
+            if owners.any(|owner| self.granted.contains(owner)) { Cause::KeysReleased } else { Cause::KeysOfAttempts }
         } else if long < self.quorum {
             Cause::JustBack
         } else {
