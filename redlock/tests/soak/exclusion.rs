@@ -3,7 +3,7 @@
 //! A contender claims the lock from when its lease was granted until just before it releases it or dies, but only as long
 //! as the lease itself says that it is held: so also while its process is stopped.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use redlock_engine::{Owner, Token};
@@ -33,6 +33,8 @@ pub struct Fall {
     pub later: Claim,
     /// Whether the documentation excludes it: a master lost its data meanwhile, and clocks of contenders differ.
     pub is_excluded: bool,
+    /// How many masters lost their data between the two.
+    pub masters_lost: usize,
 }
 
 /// All claims by their beginning. A claim that began after its validity is none.
@@ -91,18 +93,22 @@ pub fn overlaps(claims: &[Claim]) -> Vec<(Claim, Claim)> {
 
 /// The grants whose token was not larger than that of the grant before.
 pub fn falls(claims: &[Claim], entries: &[Entry]) -> Vec<Fall> {
-    let times = |is: fn(&Event) -> bool| entries.iter().filter(move |entry| is(&entry.event)).map(|entry| entry.at);
-    let wrong_clock = times(|event| matches!(event, Event::Started(_, offset) if *offset != 0)).next();
-    let losses: Vec<_> = times(|event| matches!(event, Event::Down(_, fault) if fault.forgets())).collect();
+    let wrong_clock = entries.iter().find(|entry| matches!(entry.event, Event::Started(_, offset) if offset != 0));
+    let lost = |entry: &Entry| match entry.event {
+        Event::Down(master, fault) if fault.forgets() => Some((entry.at, master)),
+        _ => None,
+    };
+    let losses: Vec<_> = entries.iter().filter_map(lost).collect();
     let (mut found, mut last) = (Vec::new(), HashMap::<usize, &Claim>::new());
     for claim in claims {
         if let Some(earlier) = last.insert(claim.lock, claim)
             && token(claim) <= token(earlier)
         {
             // The vote came before the report of it.
-            let is_lost = losses.iter().any(|at| *at < claim.from && *at + VOTE > earlier.from);
-            let is_excluded = is_lost && wrong_clock.is_some_and(|at| at < claim.from);
-            found.push(Fall { earlier: earlier.clone(), later: claim.clone(), is_excluded });
+            let meanwhile = losses.iter().filter(|(at, _)| *at < claim.from && *at + VOTE > earlier.from);
+            let masters_lost = meanwhile.map(|(_, master)| *master).collect::<HashSet<_>>().len();
+            let is_excluded = masters_lost > 0 && wrong_clock.is_some_and(|entry| entry.at < claim.from);
+            found.push(Fall { earlier: earlier.clone(), later: claim.clone(), is_excluded, masters_lost });
         }
     }
     found

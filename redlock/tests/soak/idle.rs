@@ -20,7 +20,7 @@ pub const LONGEST_TTL: Duration = Duration::from_secs(4);
 /// How much longer than from a death or a stop to the end of its TTL a lease may last: its request may have been under way.
 const UNDER_WAY: Duration = Duration::from_millis(300);
 /// How long the lock may be free, beside what the test's own timer was late in all: so long the machine did other things.
-const LONGEST: Duration = Duration::from_secs(1);
+pub const LONGEST: Duration = Duration::from_secs(1);
 /// Scheduling that does not show in the timer: several processes have to run one after the other for a grant.
 const SCHEDULING: Duration = Duration::from_millis(150);
 /// A client of a master that was away connects again within this time: 2 s between its attempts, 1 s for one of them.

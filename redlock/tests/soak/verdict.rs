@@ -105,7 +105,8 @@ impl fmt::Display for Verdict {
             }
         }
         let faults: Vec<_> = faults.iter().map(|(fault, count)| format!("{count} {fault}")).collect();
-        let excluded = self.falls.len() - self.token_falls();
+        let excluded: Vec<_> =
+            self.falls.iter().filter(|fall| fall.is_excluded).map(|fall| fall.masters_lost).collect();
         let [half, most, longest] = percentiles(self.idles.iter().map(Idle::length).collect());
         let mut causes = BTreeMap::<_, (usize, Duration)>::new();
         for idle in self.too_long() {
@@ -115,9 +116,11 @@ impl fmt::Display for Verdict {
         writeln!(f, "{} grants of {} locks; faults: {}", self.grants, LOCKS.len(), faults.join(", "))?;
         writeln!(
             f,
-            "{} overlaps; {} token falls, and {excluded} with wrong clocks and lost data, which the documentation excludes",
+            "{} overlaps; {} token falls, and {} that the documentation excludes: clocks differ, and masters lost their data \
+             between the two grants (how many: {excluded:?})",
             self.overlaps.len(),
-            self.token_falls()
+            self.token_falls(),
+            excluded.len()
         )?;
         writeln!(
             f,
