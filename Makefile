@@ -27,6 +27,11 @@ unit: ## Unit and doc tests, model, simulation, and the engine on real Redis ser
 sim: ## The engine in simulation, over many more schedules of faults (N=100000, FROM=seed to begin with)
 	SIM_SEEDS=$(or $(N),100000) SIM_FROM=$(or $(FROM),0) cargo test --profile sim -p redlock-engine --test sim no_two -- --nocapture
 
+.PHONY: soak
+soak: ## Processes and real servers under faults, for MINUTES=10 (SEED=1: these faults; SOAK_IDLE=report: a lock free for long is no failure)
+	cargo build --locked --example soak-contender
+	SOAK_MINUTES='$(MINUTES)' SOAK_SEED='$(SEED)' SOAK_IDLE='$(SOAK_IDLE)' cargo test --locked --test soak -- --ignored --nocapture
+
 .PHONY: interop
 interop: ## The engine beside other RedLock libraries: redsync, node-redlock (TEST=name: only those)
 	@hack/interop.sh $(TEST)

@@ -1,17 +1,16 @@
 //! Servers whose wall clock, by which keys expire, jumps or stands still.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use redlock_engine::{LeaseOptions, LeaseState, Loss, Owner, Reason, Renewal, Wait};
+use redlock_test_servers::faketime::library;
 use redlock_test_servers::server::{PATIENCE, Server, connected, eventually, gone_everywhere, held_everywhere, key};
 use tempfile::TempDir;
 use tokio::time::timeout;
 
 const TTL: Duration = Duration::from_secs(30);
 const HOUR: i64 = 3600;
-const LIBRARY: &str = "faketime/libfaketimeMT.so.1";
 
 /// The wall clock of one server. Its monotonic clock is always right, as where an administrator sets the time.
 struct Clock {
@@ -64,12 +63,6 @@ impl Clock {
     fn stop(&self) {
         self.set(&jiff::Zoned::now().strftime("%Y-%m-%d %H:%M:%S").to_string());
     }
-}
-
-fn library() -> PathBuf {
-    let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"];
-    let found = folders.iter().map(|folder| Path::new(folder).join(LIBRARY)).find(|path| path.exists());
-    found.unwrap_or_else(|| panic!("{LIBRARY} is in none of {folders:?}: install the package libfaketime"))
 }
 
 /// Microseconds since 1970 on a server's clock.
