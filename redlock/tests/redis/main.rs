@@ -18,6 +18,7 @@ mod pending_releases;
 mod queue;
 mod reentrant;
 mod renewal;
+mod scripts;
 mod server_errors;
 mod several;
 mod shutdown;
