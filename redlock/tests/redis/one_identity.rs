@@ -3,36 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redlock_engine::{Client, Environment, LeaseOptions, LockKey, Marker, Reason, RedisMaster, System};
+use redlock_engine::{Client, LeaseOptions, LockKey, Marker, Reason, RedisMaster};
+use redlock_test_servers::environment::WallClock;
 use redlock_test_servers::proxy::{Flow, Proxy};
 use redlock_test_servers::server::{CALL_TIMEOUT, Server, eventually, key, until_connected};
 
 const TTL: Duration = Duration::from_secs(30);
 
 /// A machine whose clock stands still: another process there draws the same token.
-#[derive(Debug)]
-struct StoppedClock;
-
-impl Environment for StoppedClock {
-    fn unix_micros(&self) -> u64 {
-        1_796_032_462_123_456
-    }
-
-    fn random_up_to(&self, bound: Duration) -> Duration {
-        System.random_up_to(bound)
-    }
-
-    fn nonce(&self) -> u64 {
-        System.nonce()
-    }
-}
+const STOPPED_CLOCK: WallClock = WallClock(|| 1_796_032_462_123_456);
 
 #[tokio::test]
 async fn the_undo_of_a_lost_vote_leaves_the_grant_of_the_same_identity_and_token() {
     let servers = Server::start_armed(3).await;
     let slow = Proxy::to(servers[2].port).await;
     let process = |endpoints: Vec<_>| {
-        Client::with_environment(endpoints.into_iter().map(RedisMaster::connect), CALL_TIMEOUT, Arc::new(StoppedClock))
+        Client::with_environment(endpoints.into_iter().map(RedisMaster::connect), CALL_TIMEOUT, Arc::new(STOPPED_CLOCK))
             .expect("valid settings")
     };
     let endpoint = |index: usize| servers[index].endpoint(Marker::Required);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redlock_engine::{Client, Environment, LeaseOptions, Marker, RedisMaster, Renewal, System, Wait};
+use redlock_test_servers::environment::WallClock;
 use redlock_test_servers::server::{CALL_TIMEOUT, PATIENCE, Server, client, eventually, key};
 use tokio::time::timeout;
 
@@ -38,30 +39,15 @@ async fn a_broken_token_on_a_minority_of_masters_stops_nobody() {
     client.try_acquire(&key, &LeaseOptions::new("a", TTL)).await.expect("granted again").release().await;
 }
 
-/// A wall clock that is an hour ahead.
-#[derive(Debug)]
-struct Ahead;
-
-impl Environment for Ahead {
-    fn unix_micros(&self) -> u64 {
-        System.unix_micros() + 3_600_000_000
-    }
-
-    fn random_up_to(&self, bound: Duration) -> Duration {
-        System.random_up_to(bound)
-    }
-
-    fn nonce(&self) -> u64 {
-        System.nonce()
-    }
-}
+/// An hour ahead.
+const AHEAD: WallClock = WallClock(|| System.unix_micros() + 3_600_000_000);
 
 #[tokio::test]
 async fn a_rolling_restart_under_a_holder_whose_clock_was_ahead_lets_no_token_fall() {
     let mut servers = Server::start_armed(3).await;
     let key = key("a");
     let masters = servers.iter().map(|s| RedisMaster::connect(s.endpoint(Marker::Required)));
-    let ahead = Client::with_environment(masters, CALL_TIMEOUT, Arc::new(Ahead)).expect("valid settings");
+    let ahead = Client::with_environment(masters, CALL_TIMEOUT, Arc::new(AHEAD)).expect("valid settings");
     let options = LeaseOptions::new("a", TTL).renewal(Renewal::Every(Duration::from_millis(50)));
     let lease = ahead.try_acquire(&key, &options).await.expect("granted");
     let value = lease.owner().to_string();
