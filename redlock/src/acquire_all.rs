@@ -1,22 +1,26 @@
 //! Several locks at once, without deadlock: everybody takes them in the same order.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use crate::client::Client;
-use crate::error::Error;
+use crate::error::{Error, Loss};
 use crate::key::LockKey;
-use crate::lease::{LeaseOptions, Leases, Loss};
+use crate::lease::{LeaseOptions, Leases};
+use crate::local_queue::LocalQueues;
 use crate::master::Master;
-use crate::wait::{Wait, until};
+use crate::masters::Masters;
+use crate::validity::check_left;
+use crate::wait::{Session, Wait, acquire, until};
 
 /// Pause before all are taken anew, since one of them was lost or ran short while the next was waited for.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Takes all locks in the order of their keys. Two contenders that each hold what the other waits for cannot exist then.
 pub(crate) async fn acquire_all<M: Master>(
-    client: &Client<M>,
+    masters: &Arc<Masters<M>>,
+    local_queues: &Arc<LocalQueues<Session>>,
     keys: &[LockKey],
     options: &LeaseOptions,
     wait: Wait,
@@ -29,7 +33,7 @@ pub(crate) async fn acquire_all<M: Master>(
     }
     let deadline = wait.deadline();
     loop {
-        let error = match take_all(client, &keys, options, deadline).await? {
+        let error = match take_all(masters, local_queues, &keys, options, deadline).await? {
             Ok(leases) => return Ok(leases),
             Err(error) => error,
         };
@@ -43,7 +47,8 @@ pub(crate) async fn acquire_all<M: Master>(
 /// Takes all locks once. The inner error is one that another round may not meet: a lock that was taken was lost, or ran
 /// short, before the last one was granted.
 async fn take_all<M: Master>(
-    client: &Client<M>,
+    masters: &Arc<Masters<M>>,
+    local_queues: &Arc<LocalQueues<Session>>,
     keys: &[&LockKey],
     options: &LeaseOptions,
     deadline: Option<Instant>,
@@ -51,7 +56,7 @@ async fn take_all<M: Master>(
     // Dropped with all that it holds, where this fails or is dropped itself.
     let mut taken = Leases::none();
     for key in keys {
-        let acquire = client.acquire(key, options, Wait::until(deadline));
+        let acquire = acquire(masters, local_queues, key, options, Wait::until(deadline));
         let lease = match taken.run(Box::pin(acquire)).await {
             Ok(acquired) => acquired?,
             Err(Loss::ShutDown) => return Err(Error::ShutDown),
@@ -59,6 +64,5 @@ async fn take_all<M: Master>(
         };
         taken.push(lease);
     }
-    let (left, needed) = (taken.validity(), options.min_validity);
-    Ok(if left.is_zero() || left < needed { Err(Error::TooSlow { left, needed }) } else { Ok(taken) })
+    Ok(check_left(taken.validity(), options.min_validity).map(|()| taken))
 }

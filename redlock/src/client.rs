@@ -121,7 +121,7 @@ impl<M: Master> Client<M> {
     /// taken anew ([`Error::LostWhileWaiting`] and [`Error::TooSlow`] when the time is over). Where it fails, or is dropped,
     /// everything that was taken is released.
     pub async fn acquire_all(&self, keys: &[LockKey], options: &LeaseOptions, wait: Wait) -> Result<Leases, Error> {
-        acquire_all::acquire_all(self, keys, options, wait).await
+        acquire_all::acquire_all(&self.masters, &self.local_queues, keys, options, wait).await
     }
 
     /// Continues a grant that another process made: renews it once, and holds it if a majority still had it. Nothing is

@@ -1,9 +1,9 @@
 //! What can go wrong, which master said so, and the bounded words for it.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::lease::Loss;
 use crate::quorum::Quorum;
 
 /// The words for what went wrong: reasons of conditions, labels of metrics, and the base of exit codes.
@@ -207,6 +207,56 @@ pub enum Error {
     #[error("the client was shut down")]
     ShutDown,
 }
+
+/// Why a lease ended against its holder's will. Cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Loss {
+    /// It could not be renewed before its validity ended.
+    Expired {
+        /// Why the last renewal failed: what the masters said. `None` where none was tried, or none had ended.
+        last_failure: Option<Arc<Error>>,
+    },
+    /// A majority of masters does not have it any more: another owner has it, or may have had it since.
+    Taken,
+    /// It was renewed as often as [`max_renewals`](crate::LeaseOptions::max_renewals) permits. The holder is told while
+    /// the masters still have the lock, so that it can undo its work. The lock is released when the lease is dropped or
+    /// released, at the latest when the validity of its last renewal ends. (A [shared](crate::LeaseOptions::is_shared) one
+    /// only when the lease is released.)
+    MaxRenewals,
+    /// The client was [shut down](crate::Client::shutdown), which released the lease. Only from
+    /// [`Lease::run`](crate::Lease::run): the state of such a lease is [`LeaseState::Released`](crate::LeaseState::Released).
+    ShutDown,
+}
+
+impl Loss {
+    /// The word for it, in the form of a Kubernetes condition's reason.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Expired { .. } => "Expired",
+            Self::Taken => "Taken",
+            Self::MaxRenewals => "MaxRenewals",
+            Self::ShutDown => "ShutDown",
+        }
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Expired { last_failure: Some(error) } => {
+                return write!(f, "the lease could not be renewed before it ended: {error}");
+            }
+            Self::Expired { last_failure: None } => "the lease was not renewed before it ended",
+            Self::Taken => "a majority of the masters does not hold the lease any more",
+            Self::MaxRenewals => "the lease was renewed as often as it may be",
+            Self::ShutDown => "the client was shut down",
+        })
+    }
+}
+
+impl std::error::Error for Loss {}
 
 fn held_by(holder: Option<&str>, remaining: Option<Duration>) -> String {
     match (holder, remaining) {

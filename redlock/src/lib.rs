@@ -238,10 +238,10 @@ mod watchdog;
 
 pub use client::Client;
 pub use environment::{Environment, System};
-pub use error::{ClientError, Error, MasterError, Reason};
+pub use error::{ClientError, Error, Loss, MasterError, Reason};
 pub use fence::Token;
 pub use key::LockKey;
-pub use lease::{Grant, Lease, LeaseOptions, LeaseState, Leases, Loss, Renewal};
+pub use lease::{Grant, Lease, LeaseOptions, LeaseState, Leases, Renewal};
 pub use owner::Owner;
 pub use protocol::reading::Observation;
 pub use protocol::release::Released;

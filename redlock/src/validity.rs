@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::error::Error;
+
 /// Share of the TTL by which the clocks of masters and holder may differ in rate: one in a hundred, as the RedLock page
 /// proposes.
 const DRIFT_DIVISOR: u32 = 100;
@@ -28,6 +30,11 @@ pub fn drift(ttl: Duration) -> Duration {
 #[must_use]
 pub fn valid_until(sent_at: Instant, ttl: Duration) -> Instant {
     later(sent_at, ttl.saturating_sub(drift(ttl)))
+}
+
+/// Refuses a lease of which nothing is left, or less than `needed`, with [`Error::TooSlow`].
+pub(crate) fn check_left(left: Duration, needed: Duration) -> Result<(), Error> {
+    if left.is_zero() || left < needed { Err(Error::TooSlow { left, needed }) } else { Ok(()) }
 }
 
 /// The instant `time` after `at`. Beyond the clock's end it is centuries away: a sum of times from outside never panics.

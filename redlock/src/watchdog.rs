@@ -10,8 +10,8 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::claim::Claim;
-use crate::error::{Error, MasterError};
-use crate::lease::{Grant, Lease, LeaseOptions, LeaseState, Loss, Order, Renewal};
+use crate::error::{Error, Loss, MasterError};
+use crate::lease::{Grant, Lease, LeaseOptions, LeaseState, Order, Renewal};
 use crate::master::{Master, Vote};
 use crate::masters::Masters;
 use crate::protocol::release::Released;

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::error::Error;
-use crate::lease::state::Loss;
-use crate::validity::valid_until;
+use crate::error::{Error, Loss};
+use crate::validity::{check_left, valid_until};
 
 /// A proven hold, as of its last renewal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,8 +51,7 @@ impl Grant {
     /// # Errors
     /// [`Error::TooSlow`].
     pub fn check_validity(&self, now: Instant, needed: Duration) -> Result<(), Error> {
-        let left = self.validity_at(now);
-        if left.is_zero() || left < needed { Err(Error::TooSlow { left, needed }) } else { Ok(()) }
+        check_left(self.validity_at(now), needed)
     }
 
     /// The grant after a renewal that was sent at `sent_at` and got these votes, heard at `now`. `None` where its validity

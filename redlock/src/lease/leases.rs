@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use futures::future::{join_all, pending, select_all};
 
-use super::{Lease, LeaseState, Loss, run_until};
+use super::{Lease, LeaseState, run_until};
+use crate::error::Loss;
 use crate::key::LockKey;
 use crate::protocol::release::Released;
 

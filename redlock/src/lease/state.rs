@@ -1,62 +1,9 @@
 //! The state of a lease: held, lost or released.
 
-use std::fmt;
-use std::sync::Arc;
-
 use tokio::time::Instant;
 
-use crate::error::Error;
+use crate::error::Loss;
 use crate::lease::grant::Grant;
-
-/// Why a lease ended against its holder's will. Cheap to clone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Loss {
-    /// It could not be renewed before its validity ended.
-    Expired {
-        /// Why the last renewal failed: what the masters said. `None` where none was tried, or none had ended.
-        last_failure: Option<Arc<Error>>,
-    },
-    /// A majority of masters does not have it any more: another owner has it, or may have had it since.
-    Taken,
-    /// It was renewed as often as [`max_renewals`](crate::LeaseOptions::max_renewals) permits. The holder is told while
-    /// the masters still have the lock, so that it can undo its work. The lock is released when the lease is dropped or
-    /// released, at the latest when the validity of its last renewal ends. (A [shared](crate::LeaseOptions::is_shared) one
-    /// only when the lease is released.)
-    MaxRenewals,
-    /// The client was [shut down](crate::Client::shutdown), which released the lease. Only from
-    /// [`Lease::run`](crate::Lease::run): the state of such a lease is [`LeaseState::Released`].
-    ShutDown,
-}
-
-impl Loss {
-    /// The word for it, in the form of a Kubernetes condition's reason.
-    #[must_use]
-    pub fn as_str(&self) -> &'static str {
-        match self {
-            Self::Expired { .. } => "Expired",
-            Self::Taken => "Taken",
-            Self::MaxRenewals => "MaxRenewals",
-            Self::ShutDown => "ShutDown",
-        }
-    }
-}
-
-impl fmt::Display for Loss {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Expired { last_failure: Some(error) } => {
-                return write!(f, "the lease could not be renewed before it ended: {error}");
-            }
-            Self::Expired { last_failure: None } => "the lease was not renewed before it ended",
-            Self::Taken => "a majority of the masters does not hold the lease any more",
-            Self::MaxRenewals => "the lease was renewed as often as it may be",
-            Self::ShutDown => "the client was shut down",
-        })
-    }
-}
-
-impl std::error::Error for Loss {}
 
 /// State of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,9 +37,11 @@ impl LeaseState {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use super::*;
+    use crate::error::Error;
 
     #[test]
     fn a_lease_ends_once_and_one_that_has_run_out_is_expired_however_it_was_to_end() {

@@ -3,7 +3,7 @@
 use redis::aio::{ConnectionLike as _, MultiplexedConnection};
 
 use super::endpoint::Marker;
-use super::link::master_error;
+use super::error::master_error;
 use crate::error::MasterError;
 
 /// The sections of INFO that are needed. Each is asked for by itself: Redis before 7 takes one at a time.

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use rand::RngExt as _;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ErrorKind, PushKind, RedisError, ServerErrorKind};
+use redis::{AsyncConnectionConfig, PushKind};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::endpoint::{Endpoint, Marker, tls_error};
+use super::endpoint::{Endpoint, Marker};
+use super::error::master_error;
 use super::subscriptions::Subscriptions;
 use super::{fitness, script};
 use crate::error::MasterError;
@@ -284,30 +285,6 @@ async fn connect(endpoint: &Endpoint, subscriptions: &Arc<Subscriptions>) -> Res
         broken,
         admission: OnceLock::new(),
     })
-}
-
-/// The error of a master, from an error of the Redis library.
-pub(super) fn master_error(error: &RedisError) -> MasterError {
-    // The text of an I/O or server error carries no password: the library keeps credentials out of its errors.
-    match error.kind() {
-        ErrorKind::Io => tls_error(error).unwrap_or_else(|| MasterError::Unreachable(error.to_string())),
-        ErrorKind::AuthenticationFailed | ErrorKind::Server(ServerErrorKind::NoPerm) => {
-            MasterError::Auth(error.to_string())
-        }
-        ErrorKind::Server(ServerErrorKind::BusyLoading) => {
-            MasterError::Misconfigured("still loading its data".to_owned())
-        }
-        ErrorKind::Server(ServerErrorKind::ReadOnly) => {
-            MasterError::Misconfigured("a replica, not a master".to_owned())
-        }
-        ErrorKind::RESP3NotSupported => MasterError::Misconfigured("Redis 6 or later is needed (RESP3)".to_owned()),
-        _ => match error.code() {
-            Some("NOAUTH" | "WRONGPASS") => MasterError::Auth(error.to_string()),
-            Some("MISCONF" | "NOREPLICAS") => MasterError::Misconfigured(error.to_string()),
-            Some("OOM") => MasterError::OutOfMemory,
-            _ => MasterError::Protocol(error.to_string()),
-        },
-    }
 }
 
 #[cfg(test)]

@@ -27,6 +27,7 @@
 //! waiter hears of no release, and checks the lock once a second instead.
 
 mod endpoint;
+mod error;
 mod fitness;
 mod link;
 mod script;
@@ -44,7 +45,8 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use self::endpoint::{Address, ClientCertificate, Credentials, Endpoint, Marker, TlsFiles};
-use self::link::{Link, LinkState, Membership, master_error};
+use self::error::master_error;
+use self::link::{Link, LinkState, Membership};
 pub use self::script::scripts;
 use self::script::{ENQUEUE, READ, RELEASE, RENEW, SEED, Script};
 use self::subscriptions::{Subscriptions, Waiter};

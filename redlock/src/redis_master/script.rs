@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use redis::aio::{ConnectionLike as _, MultiplexedConnection};
 use redis::{ErrorKind, FromRedisValue, RedisResult, ServerErrorKind};
 
-use super::link::master_error;
+use super::error::master_error;
 use crate::error::MasterError;
 
 /// The source of a script: the guard, by which it does nothing without keys, its heads, and the script itself.
