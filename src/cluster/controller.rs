@@ -7,7 +7,6 @@ use futures::{Stream, StreamExt, stream};
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::runtime::controller::{self, Action, Controller};
 use kube::runtime::events::EventType;
-use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
 use kube::{Api, Resource, ResourceExt};
 use tokio::time::{Instant, timeout};
@@ -27,7 +26,7 @@ use crate::api::{RedisLockCluster, RedisLockClusterStatus, WatchedCluster};
 use crate::contract::names::MASTER_SELECTOR;
 use crate::operator::api_server::{Category, Error};
 use crate::operator::health::CLUSTER_CONTROLLER;
-use crate::operator::watch::locks::{ClusterObjectRef, cluster_ref};
+use crate::operator::watch::locks::{ClusterObjectRef, cluster_of};
 use crate::operator::watch::{Change, Watches};
 use crate::operator::{Context, controller_config, error_chain, watch_config};
 
@@ -95,8 +94,8 @@ fn clusters_of_changed_locks(watches: &Watches) -> impl Stream<Item = ClusterObj
             Change::Listed => None,
         };
         stream::iter(match readable {
-            Some(lock) => vec![cluster_ref(&lock.cluster_namespace(), &lock.spec.cluster_ref.name)],
-            None => clusters.store().state().iter().map(|cluster| ObjectRef::from_obj(&**cluster)).collect(),
+            Some(lock) => vec![cluster_of(lock)],
+            None => clusters.all(),
         })
     })
 }

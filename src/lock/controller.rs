@@ -75,11 +75,11 @@ pub(crate) async fn run(ctx: Context, shutdown: CancellationToken) {
 
 /// References to the locks whose cluster changed. After a list of clusters these are all locks.
 fn locks_of_changed_clusters(watches: &Watches) -> impl Stream<Item = ObjectRef<WatchedLock>> + Send + 'static + use<> {
-    let (locks, lock_index) = (watches.locks.store().clone(), Arc::clone(&watches.lock_index));
+    let (locks, lock_index) = (watches.locks.clone(), Arc::clone(&watches.lock_index));
     watches.clusters.changes().flat_map(move |change| {
         stream::iter(match change {
             Change::Applied(cluster) | Change::Deleted(cluster) => lock_index.locks_on(&ObjectRef::from_obj(&*cluster)),
-            Change::Listed => locks.state().iter().map(|lock| ObjectRef::from_obj(&**lock)).collect(),
+            Change::Listed => locks.all(),
         })
     })
 }

@@ -14,7 +14,7 @@ use super::subject::Subject;
 use crate::api::{DistributedLock, RedisLockCluster, WatchedLock};
 use crate::operator::api_server::Error;
 use crate::operator::error_chain;
-use crate::operator::watch::locks::cluster_ref;
+use crate::operator::watch::locks::cluster_of;
 
 /// How long a reconcile waits for the first lists.
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -73,7 +73,7 @@ impl Reconciler {
         if timeout(LIST_TIMEOUT, self.ctx.watches.listed()).await.is_err() {
             return Err(Error::Timeout { action: "list the clusters".to_owned() });
         }
-        let reference = cluster_ref(&lock.cluster_namespace(), &lock.spec.cluster_ref.name);
+        let reference = cluster_of(lock);
         let cluster = self.ctx.watches.clusters.get(&reference).and_then(|cluster| cluster.0.clone().ok());
         let Some(cluster) = cluster else { return Ok((None, None)) };
         let connection = match self.connections.engine(&cluster).await {

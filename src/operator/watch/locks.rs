@@ -8,7 +8,7 @@ use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 use kube::{Resource as _, ResourceExt as _};
 
-use crate::api::{RedisLockCluster, WatchedCluster, WatchedLock};
+use crate::api::{DistributedLock, RedisLockCluster, WatchedCluster, WatchedLock};
 
 /// A reference to a lock.
 type LockObjectRef = ObjectRef<WatchedLock>;
@@ -125,11 +125,7 @@ impl Entry {
         Self {
             namespace: lock.namespace().unwrap_or_default(),
             uid: lock.uid().unwrap_or_default(),
-            cluster: lock
-                .0
-                .as_ref()
-                .ok()
-                .map(|lock| cluster_ref(&lock.cluster_namespace(), &lock.spec.cluster_ref.name)),
+            cluster: lock.0.as_ref().ok().map(cluster_of),
             is_deleting: lock.meta().deletion_timestamp.is_some(),
         }
     }
@@ -138,6 +134,11 @@ impl Entry {
 /// The cluster of that name.
 pub(crate) fn cluster_ref(namespace: &str, name: &str) -> ClusterObjectRef {
     ClusterObjectRef::new(name).within(namespace)
+}
+
+/// The cluster of a lock.
+pub(crate) fn cluster_of(lock: &DistributedLock) -> ClusterObjectRef {
+    cluster_ref(&lock.cluster_namespace(), &lock.spec.cluster_ref.name)
 }
 
 /// A reference to `cluster`.

@@ -39,6 +39,9 @@ pub(crate) enum Change<K> {
     Listed,
 }
 
+/// Those that are told of the changes of a kind.
+type Subscribers<K> = Arc<Mutex<Vec<mpsc::UnboundedSender<Change<K>>>>>;
+
 /// The objects of a kind, and what changes of them. Cheap to clone.
 pub(crate) struct Watch<K>
 where
@@ -47,7 +50,7 @@ where
 {
     store: Store<K>,
     listed: watch::Receiver<bool>,
-    subscribers: Arc<Mutex<Vec<mpsc::UnboundedSender<Change<K>>>>>,
+    subscribers: Subscribers<K>,
 }
 
 /// Sees each event after the store.
@@ -61,7 +64,7 @@ where
 {
     writer: Writer<K>,
     listed: watch::Sender<bool>,
-    subscribers: Arc<Mutex<Vec<mpsc::UnboundedSender<Change<K>>>>>,
+    subscribers: Subscribers<K>,
     index: Index<K>,
 }
 
@@ -129,6 +132,11 @@ where
         self.store.get(reference)
     }
 
+    /// References to all objects.
+    pub(crate) fn all(&self) -> Vec<ObjectRef<K>> {
+        self.store.state().iter().map(|object| ObjectRef::from_obj(&**object)).collect()
+    }
+
     /// Waits until the objects were listed. Never ends if the watch has ended before.
     pub(crate) async fn listed(&self) {
         if self.listed.clone().wait_for(|listed| *listed).await.is_err() {
@@ -149,14 +157,14 @@ where
         changes
     }
 
-    /// References to the objects whose changes may concern `map`'s: the object itself, and after a list all of them.
+    /// References to the objects that are created or changed, and after a list to all of them.
     pub(crate) fn references(&self) -> impl Stream<Item = ObjectRef<K>> + Send + 'static + use<K> {
-        let store = self.store.clone();
+        let watch = self.clone();
         self.changes().flat_map(move |change| {
             futures::stream::iter(match change {
                 Change::Applied(object) => vec![ObjectRef::from_obj(&*object)],
                 Change::Deleted(_) => Vec::new(),
-                Change::Listed => store.state().iter().map(|object| ObjectRef::from_obj(&**object)).collect(),
+                Change::Listed => watch.all(),
             })
         })
     }
