@@ -68,3 +68,18 @@ async fn both_are_refused_where_the_marker_is_of_another_process() {
     assert_eq!(renew(master, &claim).await, Err(MasterError::Quarantined));
     assert_eq!(server.get(&key).await, None);
 }
+
+#[tokio::test]
+async fn neither_lowers_the_fence() {
+    let servers = start().await;
+    let (client, key, server) = (connected(&servers).await, key("a"), &servers[0]);
+    let (master, claim) = (&client.masters()[0], claim(&key, 7));
+    let fence = format!("ZSCORE {} {}", key.fences_key(), key.redis_key());
+    assert_eq!(seed(master, &claim).await, Ok(Extension::Extended));
+    assert_eq!(server.run::<f64>(&fence).await, 7.0);
+    // A contender's token, of a vote that it did not win.
+    let _: i64 = server.run(&format!("ZADD {} 9 {}", key.fences_key(), key.redis_key())).await;
+    assert_eq!(renew(master, &claim).await, Ok(Extension::Extended));
+    assert_eq!(seed(master, &claim).await, Ok(Extension::Extended));
+    assert_eq!(server.run::<f64>(&fence).await, 9.0);
+}

@@ -1,12 +1,12 @@
 //! Fencing tokens when something is wrong with what the masters have of them: broken values, data that is lost.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use redlock_engine::{Client, Environment, LeaseOptions, Marker, RedisMaster, Renewal, System, Wait};
+use redlock_engine::{Client, Environment, LeaseOptions, LeaseState, Marker, RedisMaster, Renewal, System, Wait};
 use redlock_test_servers::environment::WallClock;
 use redlock_test_servers::server::{CALL_TIMEOUT, PATIENCE, Server, client, eventually, key};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -66,4 +66,25 @@ async fn a_rolling_restart_under_a_holder_whose_clock_was_ahead_lets_no_token_fa
     let next =
         client(&servers).acquire(&key, &LeaseOptions::new("b", TTL), Wait::For(PATIENCE)).await.expect("granted");
     assert!(next.owner().token() > token, "{} after {token}", next.owner().token());
+}
+
+/// When the first token was drawn.
+static DRAWN: OnceLock<Instant> = OnceLock::new();
+/// Sleeps as it is read.
+const SLEEPY: WallClock = WallClock(|| {
+    let _ = DRAWN.set(Instant::now());
+    std::thread::sleep(Duration::from_millis(2));
+    System.unix_micros()
+});
+
+#[tokio::test]
+async fn a_process_that_sleeps_as_it_draws_a_token_has_no_fresh_validity_with_the_old_token() {
+    let servers = Server::start_armed(3).await;
+    let masters = servers.iter().map(|s| RedisMaster::connect(s.endpoint(Marker::Required)));
+    let client = Client::with_environment(masters, CALL_TIMEOUT, Arc::new(SLEEPY)).expect("valid settings");
+    let options = LeaseOptions::new("a", TTL).renewal(Renewal::None);
+    let lease = client.try_acquire(&key("a"), &options).await.expect("granted");
+    let drawn = *DRAWN.get().expect("a token was drawn");
+    let LeaseState::Held(grant) = lease.state().borrow().clone() else { panic!("not held") };
+    assert!(grant.acquired_at <= drawn, "validity counts from {:?} after the token", grant.acquired_at - drawn);
 }
