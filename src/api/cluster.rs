@@ -168,6 +168,12 @@ pub struct MasterStatus {
     /// UID of the master's pod; of the last one while there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_uid: Option<String>,
+    /// Kubernetes node of that pod, recorded before its server is armed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_name: Option<String>,
+    /// Boot id of that Kubernetes node then. With another one the machine has restarted, and the server has ended.
+    #[serde(default, rename = "bootID", skip_serializing_if = "Option::is_none")]
+    pub boot_id: Option<String>,
     /// `run_id` of the server process that the operator last armed. It is recorded before the marker is written: a server
     /// with this `run_id` and no marker has lost its data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -201,6 +207,8 @@ pub enum MasterState {
     Quarantined,
     /// Its pod is being deleted, or its Kubernetes node does not answer. It is not replaced until the pod is surely gone.
     Terminating,
+    /// The object of its pod is gone, and nothing proves that its server has ended. It is not replaced until that is proven.
+    Vanished,
     /// Its pod runs, but the operator cannot reach it.
     Unreachable,
     /// It runs, but must not keep locks (a replica, an eviction policy, foreign data): it is not armed.
@@ -216,6 +224,8 @@ impl MasterStatus {
             state,
             address: None,
             pod_uid: None,
+            node_name: None,
+            boot_id: None,
             run_id: None,
             armed_since: None,
             crashes: 0,

@@ -4,7 +4,9 @@
 //! changed.
 
 use k8s_openapi::api::core::v1::{Pod, Secret, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
+use serde_json::json;
 
 use super::build;
 use super::clock::now;
@@ -13,14 +15,20 @@ use super::decide::master::{MasterAction, MasterPlan};
 use super::decide::objects::ObjectPlan;
 use super::look_up::Admins;
 use super::memory::Memory;
-use super::observed::{ObservedMaster, ObservedServer, Snapshot};
+use super::observed::{ObservedMaster, ObservedPod, ObservedServer, Snapshot};
 use super::server::Admin;
 use super::server::acl::Clients;
 use super::server::arm::ArmError;
 use super::server::fitness::Facts;
+use crate::api::RedisLockCluster;
 use crate::api::cluster::{MasterState, MasterStatus};
 use crate::contract::credentials::RootKey;
-use crate::operator::api_server::{ApiServer, Category, Error};
+use crate::contract::names;
+use crate::operator::api_server::{ApiServer, Category, Error, Object};
+use crate::operator::finalizer;
+
+/// What a record says of a pod that the API server refuses.
+pub(crate) const REFUSED: &str = "its pod cannot be created: ";
 
 /// What became of the masters.
 #[derive(Debug)]
@@ -92,6 +100,10 @@ async fn act_on_secret(api: &ApiServer, snapshot: &Snapshot, plan: ObjectPlan<Se
         ObjectPlan::Leave => Ok(()),
         ObjectPlan::Create => api.create(&build::secret(&snapshot.cluster, &RootKey::generate())).await.map(drop),
         ObjectPlan::Apply(secret) => api.apply(&*secret).await.map(drop),
+        ObjectPlan::TakeOver(uid) => {
+            let name = names::auth_secret(&snapshot.cluster.name_any());
+            take_over::<Secret>(api, &snapshot.cluster, &name, &uid).await
+        }
     }
 }
 
@@ -107,7 +119,16 @@ async fn act_on_service(
             api.create(&build::service(&snapshot.cluster, master, &now().to_string())).await.map(drop)
         }
         ObjectPlan::Apply(service) => api.apply(&*service).await.map(drop),
+        ObjectPlan::TakeOver(uid) => take_over::<Service>(api, &snapshot.cluster, master, &uid).await,
     }
+}
+
+/// Makes this very object, which has no owner any more, one of `cluster`.
+async fn take_over<K: Object>(api: &ApiServer, cluster: &RedisLockCluster, name: &str, uid: &str) -> Result<(), Error> {
+    let owner = json!({"op": "add", "path": "/metadata/ownerReferences", "value": [build::owner_reference(cluster)]});
+    api.patch_metadata::<K>(&cluster.namespace().unwrap_or_default(), name, uid, &[owner]).await?;
+    tracing::info!(object = name, kind = %K::kind(&()), "taken over from a former cluster");
+    Ok(())
 }
 
 // === impl Executor ===
@@ -121,7 +142,9 @@ impl Executor<'_> {
     ) -> Result<(MasterStatus, Attempt), Error> {
         let attempt = match (plan.action, reached) {
             (MasterAction::Create, _) => self.create_pod(master, &mut plan).await?,
+            (MasterAction::Protect, _) => self.protect_pod(master).await?,
             (MasterAction::Delete, _) => self.delete_pod(master).await?,
+            (MasterAction::Release, reached) => self.release_pod(master, reached).await?,
             (MasterAction::Arm, Some(server)) => self.arm(server, &mut plan).await?,
             (MasterAction::Nothing, Some(server)) if plan.row.state == MasterState::Armed => {
                 self.maintain(server, &plan.row).await?
@@ -129,11 +152,11 @@ impl Executor<'_> {
             (MasterAction::Arm | MasterAction::Nothing, _) => Attempt::Done,
         };
         // `crashed` and `wake` are the driver's.
-        let MasterPlan { row, action: _, crashed: _, wake: _ } = plan;
+        let MasterPlan { row, action: _, crashed: _, failed_start: _, wake: _ } = plan;
         Ok((row, attempt))
     }
 
-    async fn create_pod(&self, master: &ObservedMaster, plan: &mut MasterPlan) -> Result<Attempt, Error> {
+    async fn create_pod(&mut self, master: &ObservedMaster, plan: &mut MasterPlan) -> Result<Attempt, Error> {
         let pod = build::pod(&self.snapshot.cluster, &master.name, self.default_image);
         match self.api.create(&pod).await {
             Ok(pod) => {
@@ -143,18 +166,54 @@ impl Executor<'_> {
             // A quota or an admission policy, for instance. The other masters do not suffer from it.
             Err(error) => match refusal(&error) {
                 Some(refusal) => {
-                    plan.row.message = Some(format!("its pod cannot be created: {refusal}"));
-                    Ok(Attempt::Retry)
+                    plan.row.message = Some(format!("{REFUSED}{refusal}"));
+                    self.memory.note_failed_start(&master.name, None);
+                    Ok(Attempt::Done)
                 }
                 None => Err(error),
             },
         }
     }
 
+    async fn protect_pod(&self, master: &ObservedMaster) -> Result<Attempt, Error> {
+        if let Some(pod) = master.pod.ours() {
+            finalizer::add::<Pod>(self.api, &self.metadata_of(master, pod), names::MASTER_FINALIZER).await?;
+        }
+        // The pod has changed, which triggers the next reconcile.
+        Ok(Attempt::Done)
+    }
+
+    /// Deletes the pod and lets its object go. A server that replies although its machine was declared dead loses its votes first:
+    /// only while the object stands its address is certain to be its own.
+    async fn release_pod(&self, master: &ObservedMaster, reached: Option<Reached<'_>>) -> Result<Attempt, Error> {
+        if let Some(Reached { mut admin, .. }) = reached {
+            self.api.require_leadership()?;
+            if let Err(error) = admin.strip().await {
+                tracing::warn!(master = master.name, %error, "a server whose machine was declared dead keeps its votes");
+            }
+        }
+        self.delete_pod(master).await?;
+        if let Some(pod) = master.pod.of_our_making() {
+            finalizer::remove::<Pod>(self.api, &self.metadata_of(master, pod), names::MASTER_FINALIZER).await?;
+        }
+        Ok(Attempt::Done)
+    }
+
+    /// What patches of the pod need of its metadata.
+    fn metadata_of(&self, master: &ObservedMaster, pod: &ObservedPod) -> ObjectMeta {
+        ObjectMeta {
+            name: Some(master.name.clone()),
+            namespace: self.snapshot.cluster.namespace(),
+            uid: Some(pod.uid.clone()),
+            finalizers: Some(pod.finalizers.clone()),
+            ..ObjectMeta::default()
+        }
+    }
+
     /// Deletes this very pod, without force: where the Kubernetes node does not answer, the object stays, and with it the
     /// master's place.
     async fn delete_pod(&self, master: &ObservedMaster) -> Result<Attempt, Error> {
-        if let Some(pod) = master.pod.ours() {
+        if let Some(pod) = master.pod.of_our_making().filter(|pod| !pod.is_deleting) {
             let namespace = self.snapshot.cluster.namespace().unwrap_or_default();
             self.api.delete::<Pod>(&namespace, &master.name, &pod.uid).await?;
         }

@@ -95,7 +95,7 @@ impl Reconciler {
         let subject = &snapshot.subject;
         self.ctx.api.require_leadership()?;
         // Before anything is acquired that has to be released.
-        finalize::add(&self.ctx.api, subject, &snapshot.object).await?;
+        finalize::add(&self.ctx.api, &snapshot.object).await?;
         self.keeper.assign(subject, LockTarget { engine: Arc::clone(engine), key }, assignment);
 
         let (binding, password) = (Binding::of(lock), engine.client_password(&subject.namespace));
@@ -126,7 +126,7 @@ impl Reconciler {
         if let Ok(lock) = snapshot.lock() {
             self.release_client_secret(snapshot, lock).await?;
         }
-        finalize::remove(&self.ctx.api, &snapshot.subject, &snapshot.object).await?;
+        finalize::remove(&self.ctx.api, &snapshot.object).await?;
         self.forget(&snapshot.subject);
         Ok(Outcome::Settled)
     }

@@ -25,11 +25,16 @@ pub(crate) const CONTAINER: &str = "redis";
 /// The pod of a master. `image` is used where the spec names none.
 ///
 /// The kubelet never restarts its container (`restartPolicy: Never`), and no probe can kill it: only the operator knows when a
-/// restarted master may vote again, and a server that waits for that is healthy.
+/// restarted master may vote again, and a server that waits for that is healthy. Its finalizer keeps the object until the operator has
+/// read how the server ended, also where the deletion was forced.
 pub(crate) fn pod(cluster: &RedisLockCluster, master: &str, image: &str) -> Pod {
     let spec = pod_spec(cluster, image);
     let mut metadata = metadata(cluster, master.to_owned(), Some(master));
-    metadata.annotations = Some(BTreeMap::from([(names::SPEC_HASH_ANNOTATION.to_owned(), hash(&spec, cluster))]));
+    metadata.annotations = Some(BTreeMap::from([
+        (names::SPEC_HASH_ANNOTATION.to_owned(), hash(&spec, cluster)),
+        (names::RESTART_DELAY_ANNOTATION.to_owned(), cluster.spec.restart_delay().as_secs().to_string()),
+    ]));
+    metadata.finalizers = Some(vec![names::MASTER_FINALIZER.to_owned()]);
     Pod { metadata, spec: Some(spec), ..Pod::default() }
 }
 

@@ -31,7 +31,7 @@ pub(crate) fn problems(snapshot: &Snapshot) -> Vec<Problem> {
     if let Some(name) = snapshot.secret.foreign() {
         problems.push(name_conflict(name, true));
     }
-    if let (Some(secret), None) = (snapshot.secret.ours(), &snapshot.key) {
+    if let (Some(secret), None) = (snapshot.secret.of_our_making(), &snapshot.key) {
         let name = secret.metadata.name.clone().unwrap_or_default();
         let message = format!("Secret {name} has no usable key: restore it, or delete the cluster and create it again");
         problems.push(Problem { reason: UNUSABLE_KEY, message, blocks_all: true });

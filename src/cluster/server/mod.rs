@@ -4,11 +4,13 @@
 //! - [`Admin`]: a connection, logged in as the operator
 //! - [`fitness`]: what a server says of itself, and whether it may vote
 //! - [`arm`]: the armed marker, without which a server has no vote
+//! - [`strip`]: takes the marker and the clients' users
 //! - [`acl`]: the users of clients, and what each of them may do
 
 pub(crate) mod acl;
 pub(crate) mod arm;
 pub(crate) mod fitness;
+mod strip;
 #[cfg(test)]
 mod tests;
 
