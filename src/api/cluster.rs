@@ -87,6 +87,12 @@ pub struct RedisLockClusterSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_namespaces: Option<AllowedNamespaces>,
 
+    /// Which scripts clients may run on the masters. `Any` (the default): also their own, by `EVAL`, so that every RedLock library
+    /// works. `Builtin`: only those of this project, which the operator loads before it lets clients in: for clusters that
+    /// namespaces share which do not trust each other. Other libraries then acquire, but cannot renew or release.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scripts: Option<ClientScripts>,
+
     /// CPU and memory of each Redis container. Default: requests of 50m and 64Mi, a memory limit of 256Mi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
@@ -109,6 +115,16 @@ pub enum NamespacesFrom {
     Same,
     /// Every namespace.
     All,
+}
+
+/// Which scripts clients may run.
+#[derive(schemars::JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ClientScripts {
+    /// Also their own.
+    #[default]
+    Any,
+    /// Only those that the operator loaded.
+    Builtin,
 }
 
 /// The state of a cluster, as the operator reports it.
@@ -203,7 +219,7 @@ pub enum MasterState {
     Terminating,
     /// Its pod runs, but the operator cannot reach it.
     Unreachable,
-    /// It runs, but must not keep locks (a replica, an eviction policy, foreign data): it is not armed.
+    /// It runs, but must not keep locks (a replica, an eviction policy, a wrong clock, foreign data): it is not armed.
     Misconfigured,
 }
 
@@ -244,6 +260,12 @@ impl RedisLockClusterSpec {
     #[must_use]
     pub fn call_timeout(&self) -> StdDuration {
         self.call_timeout.map_or(DEFAULT_CALL_TIMEOUT, Into::into)
+    }
+
+    /// Which scripts clients may run.
+    #[must_use]
+    pub fn scripts(&self) -> ClientScripts {
+        self.scripts.unwrap_or_default()
     }
 
     /// Whether a `DistributedLock` of `namespace` may use this cluster, which is in the namespace `own`.

@@ -56,7 +56,7 @@ struct Reconciler {
 pub(crate) async fn run(ctx: Context, default_image: String, shutdown: CancellationToken) {
     let (client, metrics, health, watches) =
         (ctx.client.clone(), ctx.metrics.clone(), ctx.health.clone(), ctx.watches.clone());
-    let (monitors, findings) = Monitors::new(watches.clusters.clone(), metrics.clone());
+    let (monitors, findings) = Monitors::new(watches.clusters.clone(), metrics.clone(), ctx.leadership.clone());
     let gained = ctx.leadership.changes().filter(|leads| std::future::ready(*leads)).map(|_| ());
     let reconciler = Arc::new(Reconciler { ctx, monitors, default_image, memories: Memories::default() });
     // The clusters themselves come from the shared watch, so the controller gets a stream that never yields.
@@ -153,6 +153,7 @@ impl Reconciler {
         ctx.watches.listed().await;
         let memory = self.memories.of(cached, &ctx.watches.clusters);
         let mut memory = memory.lock().await;
+        memory.note_stuck(self.monitors.stuck(cached));
 
         // Look up (IO): the objects, and what the servers say of themselves.
         let Some((mut snapshot, admins)) = look_up(ctx, cached, &memory).await? else {

@@ -21,6 +21,8 @@ pub(crate) struct Memory {
     gone: HashMap<String, Instant>,
     /// The users that this process has set, by master: on which server process (its `run_id`), and for which clients.
     users: HashMap<String, (String, Clients)>,
+    /// Pods, by uid, whose servers the monitor found stuck, and how.
+    stuck: HashMap<String, String>,
 }
 
 /// The memories of all clusters, by the UID of the cluster.
@@ -43,6 +45,16 @@ impl Memory {
     /// Forgets when those masters were gone that are armed by now, or exist no more.
     pub(crate) fn forget_returned(&mut self, rows: &[MasterStatus]) {
         self.gone.retain(|master, _| rows.iter().any(|row| row.name == *master && row.state != MasterState::Armed));
+    }
+
+    /// The pods whose servers are stuck now, by the monitor.
+    pub(crate) fn note_stuck(&mut self, stuck: HashMap<String, String>) {
+        self.stuck = stuck;
+    }
+
+    /// How the server of this pod is stuck, if it is.
+    pub(crate) fn stuck(&self, pod_uid: &str) -> Option<&str> {
+        self.stuck.get(pod_uid).map(String::as_str)
     }
 
     /// Whether this process has set the users of `clients` on this very server process.

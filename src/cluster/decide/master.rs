@@ -199,6 +199,7 @@ impl MasterPlan {
                 self.row.state = MasterState::Misconfigured;
                 self.row.message = Some(why.clone());
             }
+            ObservedServer::Stuck(why) => self.lose(rules, why.clone()),
             ObservedServer::Unreachable(_) | ObservedServer::NotAsked => {
                 let voted = self.row.run_id.is_some();
                 self.row.state = if voted { MasterState::Unreachable } else { MasterState::Starting };
@@ -213,7 +214,10 @@ impl MasterPlan {
 
     /// Its server replies.
     fn answering(&mut self, rules: &Rules, facts: &Facts, since_gone: Option<Duration>) {
-        if facts.is_armed() {
+        if let Some(unfit) = facts.unfit.as_ref().filter(|_| facts.is_armed()) {
+            // It may have forgotten leases, or given them to another server. It votes until it is disarmed.
+            self.lose(rules, unfit.clone());
+        } else if facts.is_armed() {
             let same_process = self.row.run_id.as_ref() == Some(&facts.run_id);
             if !same_process || self.row.armed_since.is_none() {
                 self.row.armed_since = Some(MicroTime(rules.now));
@@ -223,9 +227,8 @@ impl MasterPlan {
             self.row.restart_not_before = None;
             self.row.message = None;
         } else if self.row.run_id.is_some() {
-            self.crash(rules, Some("it lost its data: its server has no armed marker any more".to_owned()));
-            self.row.state = MasterState::Terminating;
-            self.action = MasterAction::Delete;
+            let lost = || "it lost its data: its server has no armed marker any more".to_owned();
+            self.lose(rules, facts.unfit.clone().unwrap_or_else(lost));
         } else if let Some(left) = delay_left(rules, &self.row, since_gone) {
             self.row.state = MasterState::Starting;
             self.wake = Some(left);
@@ -238,6 +241,13 @@ impl MasterPlan {
             self.row.message = None;
             self.action = MasterAction::Arm;
         }
+    }
+
+    /// Its server must not vote any more, and its pod is deleted (not by force: its kubelet ends it).
+    fn lose(&mut self, rules: &Rules, why: String) {
+        self.crash(rules, Some(why));
+        self.row.state = MasterState::Terminating;
+        self.action = MasterAction::Delete;
     }
 
     /// Records that the master is gone, or has lost its data, as of now. **Here the time of a crash becomes `restartNotBefore`.**
