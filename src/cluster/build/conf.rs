@@ -29,9 +29,9 @@ pub(crate) fn redis_conf(operator: &Password, max_memory: u64) -> String {
 ///
 /// - Nothing is stored on disk: a master that restarts is empty, and is kept out until every lease that it forgot is over.
 /// - `noeviction`: a full master refuses new locks. It does not forget held ones.
-/// - What one client can take from the others is bounded. A request has at most 1 MiB, which is the least that Redis can be set to, and
+/// - What one client can take from the others is bounded. An argument has at most 1 MiB, which is the least that Redis can be set to, and
 ///   replies and messages that wait for their reader at most 8 and 1 MiB. Connections are as many as the memory carries, and where their
-///   buffers together exceed a quarter of it the largest is closed. A script that runs for 200 ms lets the operator in, to end it. A large
+///   buffers together exceed a quarter of it, as by a request of very many arguments, the largest is closed. A script that runs for 200 ms lets the operator in, to end it. A large
 ///   key is freed in the background.
 /// - `zset-max-listpack-entries 0`: each vote updates a sorted set, 0.3 µs in a skip list and 1.45 µs in a listpack of 100 entries.
 pub(super) fn settings(max_memory: u64) -> String {
