@@ -87,9 +87,7 @@ pub struct RedisLockClusterSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_namespaces: Option<AllowedNamespaces>,
 
-    /// Which scripts clients may run on the masters. `Any` (the default): also their own, by `EVAL`, so that every RedLock library
-    /// works. `Builtin`: only those of this project, which the operator loads before it lets clients in: for clusters that
-    /// namespaces share which do not trust each other. Other libraries then acquire, but cannot renew or release.
+    /// Which scripts clients may run on the masters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scripts: Option<ClientScripts>,
 
@@ -117,7 +115,9 @@ pub enum NamespacesFrom {
     All,
 }
 
-/// Which scripts clients may run.
+/// Which scripts clients may run on the masters. `Any` (the default): also their own, by `EVAL`, so that every RedLock library works.
+/// `Builtin`: only those of this project, which the operator loads before it lets clients in. It is for namespaces that share a
+/// cluster and do not trust each other. Other libraries then acquire locks, but can neither renew nor release them.
 #[derive(schemars::JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ClientScripts {
     /// Also their own.

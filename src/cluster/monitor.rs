@@ -103,10 +103,9 @@ impl MonitorTarget {
         for (master, row) in snapshot.masters.iter().zip(rows) {
             let Some((host, pod)) = master.pod.ours().and_then(|pod| Some((pod.ip.clone()?, pod))) else { continue };
             let expected = match &master.server {
-                ObservedServer::NotAsked => continue,
+                // A stuck one's pod is being deleted.
+                ObservedServer::NotAsked | ObservedServer::Stuck(_) => continue,
                 ObservedServer::Unreachable(_) => Finding::Unreachable,
-                // Its pod is being deleted.
-                ObservedServer::Stuck(_) => continue,
                 ObservedServer::Refused(_) => Finding::Refused,
                 ObservedServer::Up(facts) if facts.is_armed() || row.state == MasterState::Armed => {
                     Finding::Armed(facts.run_id.clone())

@@ -1,5 +1,6 @@
 //! What a poll finds on real servers and does about it, and which findings count as stuck.
 
+use redlock_test_servers::faketime::Clock;
 use redlock_test_servers::server::{eventually, free_port};
 
 use super::*;
@@ -32,7 +33,17 @@ struct Poll {
 }
 
 impl Poll {
-    async fn of(server: MasterServer, expected: Finding) -> Self {
+    /// Of a server that is armed for the namespace `tests`.
+    async fn of_armed(scripts: ClientScripts) -> Self {
+        Self::of_armed_in(scripts, &[]).await
+    }
+
+    /// The same, with environment variables.
+    async fn of_armed_in(scripts: ClientScripts, environment: &[(&'static str, String)]) -> Self {
+        let mut server = MasterServer::start_in(&RootKey::generate(), environment).await;
+        server.scripts = scripts;
+        server.arm(&["tests"]).await;
+        let run_id = server.facts().await.run_id;
         let target = MonitorTarget {
             master: "votes-0".to_owned(),
             host: "127.0.0.1".to_owned(),
@@ -40,18 +51,9 @@ impl Poll {
             pod_uid: POD_UID.to_owned(),
             password: server.key.operator_password(),
             scripts: server.scripts,
-            expected,
+            expected: Finding::Armed(run_id),
         };
         Self { server, monitored: MonitoredServer::of(POD_UID), target }
-    }
-
-    /// Of a server that is armed for the namespace `tests`.
-    async fn of_armed(scripts: ClientScripts) -> Self {
-        let mut server = MasterServer::start(&RootKey::generate()).await;
-        server.scripts = scripts;
-        server.arm(&["tests"]).await;
-        let run_id = server.facts().await.run_id;
-        Self::of(server, Finding::Armed(run_id)).await
     }
 
     async fn check(&mut self) -> Option<Finding> {
@@ -108,6 +110,27 @@ async fn a_master_whose_policy_changes_is_disarmed_at_the_next_poll() {
     let finding = poll.check().await;
     assert!(matches!(finding, Some(Finding::NotArmed(_))), "{finding:?}");
     assert!(poll.server.facts().await.unfit.unwrap().contains("allkeys-lru"));
+}
+
+#[tokio::test]
+async fn a_master_whose_clock_stops_or_jumps_is_disarmed_at_the_next_poll() {
+    for stops in [true, false] {
+        let clock = Clock::right();
+        let mut poll = Poll::of_armed_in(ClientScripts::Any, &clock.environment()).await;
+        if stops {
+            clock.stop();
+        }
+        assert_eq!(poll.check().await, Some(poll.target.expected.clone()), "one reading tells nothing");
+        if !stops {
+            clock.jump(3600);
+        }
+        // Polls are a second apart.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let finding = poll.check().await;
+        assert!(matches!(finding, Some(Finding::NotArmed(_))), "{finding:?}");
+        let why = poll.server.admin().await.poll().await.unwrap().unfit.unwrap();
+        assert!(why.starts_with("ClockFault: "), "{why}");
+    }
 }
 
 #[tokio::test]

@@ -100,9 +100,11 @@ impl Admin {
 
     /// Fails unless the server was started for this pod.
     pub(crate) async fn require_pod(&mut self, pod_uid: &str) -> Result<(), AdminError> {
-        let mut get = redis::cmd("CONFIG");
-        get.arg("GET").arg(IDENTITY_DIRECTIVE);
-        let (_, name): (String, String) = get.query_async(&mut self.connection).await?;
+        let mut commands = redis::pipe();
+        commands.cmd("CONFIG").arg("GET").arg(IDENTITY_DIRECTIVE);
+        // Where the buffers of clients take too much memory, this connection is not the one that is closed.
+        commands.cmd("CLIENT").arg("NO-EVICT").arg("ON").ignore();
+        let ((_, name),): ((String, String),) = commands.query_async(&mut self.connection).await?;
         if name == pod_uid {
             Ok(())
         } else {

@@ -126,18 +126,18 @@ async fn sixty_hostile_commands_are_answered_as_documented_whichever_scripts_cli
 }
 
 #[tokio::test]
-async fn an_argument_has_at_most_a_mebibyte_and_the_buffers_of_clients_a_quarter_of_the_memory() {
+async fn an_argument_has_at_most_a_mebibyte_and_the_buffers_of_clients_three_fifths_of_the_memory() {
     let server = MasterServer::start(&RootKey::generate()).await;
     server.arm(&["tests"]).await;
     let huge = "x".repeat((1 << 20) + 1);
     let mut client = server.client("tests").await.expect("logged in");
     let refused = redis::cmd("SET").arg("redlock:tests/a").arg(&huge).exec_async(&mut client).await.unwrap_err();
     assert!(refused.to_string().contains("bulk length") || refused.is_connection_dropped(), "{refused}");
-    // Many smaller arguments: the buffers of all clients have a quarter of 64 MB, and the largest is closed first.
+    // Many smaller arguments: the buffers of all clients have three fifths of 64 MB, and the largest is closed first.
     let mut client = server.client("tests").await.expect("logged in");
     let mut many = request("DEL");
-    many.arg(vec![format!("redlock:tests/{}", "a".repeat(10_000)); 4_000]);
-    let refused = many.exec_async(&mut client).await.expect_err("40 MB of arguments");
+    many.arg(vec![format!("redlock:tests/{}", "a".repeat(10_000)); 6_000]);
+    let refused = many.exec_async(&mut client).await.expect_err("60 MB of arguments");
     assert!(refused.is_io_error() || refused.is_connection_dropped(), "{refused}");
     assert_eq!(server.as_client::<String>("tests", "PING").await.unwrap(), "PONG");
 }
