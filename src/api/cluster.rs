@@ -87,6 +87,10 @@ pub struct RedisLockClusterSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_namespaces: Option<AllowedNamespaces>,
 
+    /// Which scripts clients may run on the masters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scripts: Option<ClientScripts>,
+
     /// CPU and memory of each Redis container. Default: requests of 50m and 64Mi, a memory limit of 256Mi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
@@ -109,6 +113,18 @@ pub enum NamespacesFrom {
     Same,
     /// Every namespace.
     All,
+}
+
+/// Which scripts clients may run on the masters. `Any` (the default): also their own, by `EVAL`, so that every RedLock library works.
+/// `Builtin`: only those of this project, which the operator loads before it lets clients in. It is for namespaces that share a
+/// cluster and do not trust each other. Other libraries then acquire locks, but can neither renew nor release them.
+#[derive(schemars::JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ClientScripts {
+    /// Also their own.
+    #[default]
+    Any,
+    /// Only those that the operator loaded.
+    Builtin,
 }
 
 /// The state of a cluster, as the operator reports it.
@@ -211,7 +227,7 @@ pub enum MasterState {
     Vanished,
     /// Its pod runs, but the operator cannot reach it.
     Unreachable,
-    /// It runs, but must not keep locks (a replica, an eviction policy, foreign data): it is not armed.
+    /// It runs, but must not keep locks (a replica, an eviction policy, a wrong clock, foreign data): it is not armed.
     Misconfigured,
 }
 
@@ -254,6 +270,12 @@ impl RedisLockClusterSpec {
     #[must_use]
     pub fn call_timeout(&self) -> StdDuration {
         self.call_timeout.map_or(DEFAULT_CALL_TIMEOUT, Into::into)
+    }
+
+    /// Which scripts clients may run.
+    #[must_use]
+    pub fn scripts(&self) -> ClientScripts {
+        self.scripts.unwrap_or_default()
     }
 
     /// Whether a `DistributedLock` of `namespace` may use this cluster, which is in the namespace `own`.

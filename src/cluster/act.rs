@@ -81,7 +81,8 @@ pub(crate) async fn act(
     for (master, service) in snapshot.masters.iter().zip(services) {
         act_on_service(api, snapshot, &master.name, service).await?;
     }
-    let clients = snapshot.key.as_ref().map(|key| Clients::of(key, &snapshot.namespaces));
+    let clients =
+        snapshot.key.as_ref().map(|key| Clients::of(key, &snapshot.namespaces, snapshot.cluster.spec.scripts()));
     let mut executor = Executor { api, snapshot, default_image, memory };
     for ((master, admin), plan) in snapshot.masters.iter().zip(admins).zip(plans) {
         let reached = match (&master.server, admin, &clients) {
@@ -143,8 +144,15 @@ impl Executor<'_> {
         let attempt = match (plan.action, reached) {
             (MasterAction::Create, _) => self.create_pod(master, &mut plan).await?,
             (MasterAction::Protect, _) => self.protect_pod(master).await?,
-            (MasterAction::Delete, _) => self.delete_pod(master).await?,
-            (MasterAction::Release, reached) => self.release_pod(master, reached).await?,
+            (MasterAction::Delete, server) => {
+                self.disarm(server, &plan).await?;
+                self.delete_pod(master).await?
+            }
+            (MasterAction::Release, server) => {
+                // It may reply although its machine was declared dead. Only while the object stands its address is its own.
+                self.disarm(server, &plan).await?;
+                self.release_pod(master).await?
+            }
             (MasterAction::Arm, Some(server)) => self.arm(server, &mut plan).await?,
             (MasterAction::Nothing, Some(server)) if plan.row.state == MasterState::Armed => {
                 self.maintain(server, &plan.row).await?
@@ -183,15 +191,8 @@ impl Executor<'_> {
         Ok(Attempt::Done)
     }
 
-    /// Deletes the pod and lets its object go. A server that replies although its machine was declared dead loses its votes first:
-    /// only while the object stands its address is certain to be its own.
-    async fn release_pod(&self, master: &ObservedMaster, reached: Option<Reached<'_>>) -> Result<Attempt, Error> {
-        if let Some(Reached { mut admin, .. }) = reached {
-            self.api.require_leadership()?;
-            if let Err(error) = admin.strip().await {
-                tracing::warn!(master = master.name, %error, "a server whose machine was declared dead keeps its votes");
-            }
-        }
+    /// Deletes the pod and lets its object go: its end is recorded.
+    async fn release_pod(&self, master: &ObservedMaster) -> Result<Attempt, Error> {
         self.delete_pod(master).await?;
         if let Some(pod) = master.pod.of_our_making() {
             finalizer::remove::<Pod>(self.api, &self.metadata_of(master, pod), names::MASTER_FINALIZER).await?;
@@ -218,6 +219,17 @@ impl Executor<'_> {
             self.api.delete::<Pod>(&namespace, &master.name, &pod.uid).await?;
         }
         Ok(Attempt::Done)
+    }
+
+    /// Takes the vote from a server that has lost its data or is unfit, whose pod is about to be deleted: it could vote until it ends.
+    async fn disarm(&self, server: Option<Reached<'_>>, plan: &MasterPlan) -> Result<(), Error> {
+        let Some(mut server) = server.filter(|_| plan.row.restart_not_before.is_some()) else { return Ok(()) };
+        self.api.require_leadership()?;
+        let why = plan.row.message.as_deref().unwrap_or("its pod is deleted");
+        if let Err(error) = server.admin.disarm(why).await {
+            tracing::warn!(master = plan.row.name, %error, "failed to disarm a master, whose pod is deleted now");
+        }
+        Ok(())
     }
 
     async fn arm(&mut self, server: Reached<'_>, plan: &mut MasterPlan) -> Result<Attempt, Error> {
@@ -248,16 +260,11 @@ impl Executor<'_> {
         let max_ttl = self.snapshot.cluster.spec.max_ttl();
         let same_cap = facts.marker.as_ref().is_some_and(|marker| marker.cap.as_millis() == max_ttl.as_millis());
         let same_users = clients.are_known_to(facts) && self.memory.has_set_users(&row.name, facts, clients);
-        let mut result = Ok(());
-        if !same_users {
-            self.api.require_leadership()?;
-            result = admin.set_users(facts, clients).await;
+        if same_users && same_cap {
+            return Ok(Attempt::Done);
         }
-        if result.is_ok() && !same_cap {
-            self.api.require_leadership()?;
-            result = admin.set_cap(facts, max_ttl).await;
-        }
-        match result {
+        self.api.require_leadership()?;
+        match admin.maintain(facts, clients, max_ttl).await {
             Ok(()) => {
                 self.memory.note_users(&row.name, facts, clients);
                 Ok(Attempt::Done)

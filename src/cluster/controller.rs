@@ -60,7 +60,7 @@ struct Reconciler {
 pub(crate) async fn run(ctx: Context, default_image: String, shutdown: CancellationToken) {
     let (client, metrics, health, watches) =
         (ctx.client.clone(), ctx.metrics.clone(), ctx.health.clone(), ctx.watches.clone());
-    let (monitors, findings) = Monitors::new(watches.clusters.clone(), metrics.clone());
+    let (monitors, findings) = Monitors::new(watches.clusters.clone(), metrics.clone(), ctx.leadership.clone());
     let (sweeps, mut swept) = tokio::sync::mpsc::unbounded_channel();
     let retiring = ctx.clone();
     let gained = ctx.leadership.changes().filter(|leads| std::future::ready(*leads)).map(|_| ());
@@ -212,6 +212,7 @@ impl Reconciler {
         ctx.watches.listed().await;
         let memory = self.memories.of(cached, &ctx.watches.clusters);
         let mut memory = memory.lock().await;
+        memory.note_stuck(self.monitors.stuck(cached));
 
         // Look up (IO): the objects, and what the servers say of themselves.
         let (mut snapshot, admins) = match look_up(ctx, cached, &memory).await? {

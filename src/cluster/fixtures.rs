@@ -1,14 +1,17 @@
 //! A cluster and its masters as tests need them.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::Resource;
 use redlock_engine::marker::ArmedMarker;
+use tokio::time::Instant;
 
 use super::decide::Rules;
 use super::observed::{Existing, ObservedMaster, ObservedNode, ObservedPod, ObservedServer, Stage};
+use super::server::clock::{ClockReading, Moment};
 use super::server::fitness::Facts;
 use crate::api::cluster::{MasterState, MasterStatus};
 use crate::api::{RedisLockCluster, RedisLockClusterSpec};
@@ -23,6 +26,7 @@ pub(crate) fn cluster(masters: i32) -> RedisLockCluster {
         restart_delay: None,
         call_timeout: None,
         allowed_namespaces: None,
+        scripts: None,
         resources: None,
     };
     let mut cluster = RedisLockCluster::new("votes", spec);
@@ -124,6 +128,12 @@ pub(crate) fn node(boot_id: &str) -> ObservedNode {
     ObservedNode::Present { boot_id: Some(boot_id.to_owned()), is_out_of_service: false }
 }
 
+/// One moment, whenever it is asked for: facts are compared.
+fn moment() -> Moment {
+    static NOW: LazyLock<Instant> = LazyLock::new(Instant::now);
+    Moment { monotonic: *NOW, wall: at(0) }
+}
+
 /// The facts of the server process `run-1`, which is fit; `marker`: the process that its marker names.
 pub(crate) fn facts(marker: Option<&str>) -> Facts {
     Facts {
@@ -132,6 +142,8 @@ pub(crate) fn facts(marker: Option<&str>) -> Facts {
         unfit: None,
         namespaces: Vec::new(),
         knows_setinfo: true,
+        has_scripts: true,
+        clock: ClockReading { server: at(0), asked: moment(), answered: moment() },
     }
 }
 

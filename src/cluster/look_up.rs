@@ -12,6 +12,7 @@ use kube::{Resource, ResourceExt};
 use super::clock::now;
 use super::memory::Memory;
 use super::observed::{Existing, ObservedMaster, ObservedNode, ObservedPod, ObservedServer, Snapshot, Stage};
+use super::server::clock::{ClockFault, disagreeing};
 use super::server::{Admin, AdminError};
 use super::tombstones::{self, Former};
 use crate::api::RedisLockCluster;
@@ -56,6 +57,10 @@ pub(crate) async fn look_up(ctx: &Context, cached: &RedisLockCluster, memory: &M
     let pods: Vec<_> = pods.iter().map(|pod| Existing::of(pod.as_ref(), &cluster, ObservedPod::of)).collect();
     let services = services.iter().map(|service| Existing::of(service.as_ref(), &cluster, Service::clone));
     let servers = join_all(pods.iter().map(|pod| ask(pod, key.as_ref()))).await;
+    let servers = keep_out_wrong_clocks(servers.into_iter().zip(&pods).map(|((server, admin), pod)| {
+        let stuck = pod.ours().and_then(|pod| memory.stuck(&pod.uid));
+        (server.or_stuck(stuck), admin)
+    }));
     let rows = cluster.status.as_ref().map(|status| status.masters.as_slice()).unwrap_or_default();
     // A new cluster begins with what one of its name has left.
     let former = if rows.is_empty() { tombstones::of(ctx, &namespace, &name, now()).await? } else { Former::default() };
@@ -130,21 +135,40 @@ async fn observe_node(
 async fn ask(pod: &Existing<ObservedPod>, key: Option<&RootKey>) -> (ObservedServer, Option<Admin>) {
     // A server may reply although its machine was declared dead.
     let running = pod.ours().filter(|pod| matches!(pod.stage, Stage::Running | Stage::DeclaredDead));
-    let Some(ip) = running.and_then(|pod| pod.ip.as_ref()) else { return (ObservedServer::NotAsked, None) };
+    let Some((ip, pod_uid)) = running.and_then(|pod| Some((pod.ip.as_ref()?, &pod.uid))) else {
+        return (ObservedServer::NotAsked, None);
+    };
     let Some(key) = key else {
         let why = "the Secret with the cluster's key is missing, or not usable";
         return (ObservedServer::Refused(why.to_owned()), None);
     };
     let asked = async {
-        let mut admin = Admin::connect(ip, names::REDIS_PORT, &key.operator_password()).await?;
+        let mut admin = Admin::connect_to_pod(ip, names::REDIS_PORT, pod_uid, &key.operator_password()).await?;
         let facts = admin.facts().await?;
         Ok((facts, admin))
     };
     match asked.await {
         Ok((facts, admin)) => (ObservedServer::Up(facts), Some(admin)),
-        Err(error @ AdminError::Unreachable(_)) => (ObservedServer::Unreachable(error.to_string()), None),
+        Err(error @ (AdminError::Unreachable(_) | AdminError::Silent | AdminError::Busy)) => {
+            (ObservedServer::Unreachable(error.to_string()), None)
+        }
         Err(error) => (ObservedServer::Refused(error.to_string()), None),
     }
+}
+
+/// Servers that are not armed must have the time of day that most have: see [`disagreeing`].
+fn keep_out_wrong_clocks(
+    servers: impl Iterator<Item = (ObservedServer, Option<Admin>)>,
+) -> Vec<(ObservedServer, Option<Admin>)> {
+    let mut servers: Vec<_> = servers.collect();
+    let mut up: Vec<_> = servers.iter_mut().filter_map(|(server, _)| server.up_mut()).collect();
+    let ahead: Vec<_> = up.iter().map(|facts| facts.clock.ahead()).collect();
+    for (facts, disagrees) in up.iter_mut().zip(disagreeing(&ahead)) {
+        if disagrees && !facts.is_armed() && facts.unfit.is_none() {
+            facts.unfit = Some(ClockFault::Disagrees.to_string());
+        }
+    }
+    servers
 }
 
 /// The objects of these names, in order.

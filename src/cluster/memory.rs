@@ -27,6 +27,8 @@ pub(crate) struct Memory {
     failed_starts: HashMap<String, FailedStarts>,
     /// The users that this process has set, by master: on which server process (its `run_id`), and for which clients.
     users: HashMap<String, (String, Clients)>,
+    /// Pods, by uid, whose servers the monitor found stuck, and how.
+    stuck: HashMap<String, String>,
 }
 
 /// Failed starts of a master, in a row.
@@ -79,6 +81,16 @@ impl Memory {
         let pause =
             SHORTEST_BACKOFF.saturating_mul(2_u32.saturating_pow(failed.count.saturating_sub(1))).min(LONGEST_BACKOFF);
         Some(pause.saturating_sub(failed.last.elapsed())).filter(|left| !left.is_zero())
+    }
+
+    /// The pods whose servers are stuck now, by the monitor.
+    pub(crate) fn note_stuck(&mut self, stuck: HashMap<String, String>) {
+        self.stuck = stuck;
+    }
+
+    /// How the server of this pod is stuck, if it is.
+    pub(crate) fn stuck(&self, pod_uid: &str) -> Option<&str> {
+        self.stuck.get(pod_uid).map(String::as_str)
     }
 
     /// Whether this process has set the users of `clients` on this very server process.

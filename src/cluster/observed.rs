@@ -142,8 +142,30 @@ pub(crate) enum ObservedServer {
     Unreachable(String),
     /// It refuses the operator, or there is no password to log in with.
     Refused(String),
+    /// It has answered nothing, or has been busy with one script, for so long that it counts as crashed.
+    Stuck(String),
     /// It replied.
     Up(Facts),
+}
+
+// === impl ObservedServer ===
+
+impl ObservedServer {
+    /// What it said of itself, if it replied.
+    pub(crate) fn up_mut(&mut self) -> Option<&mut Facts> {
+        match self {
+            Self::Up(facts) => Some(facts),
+            _ => None,
+        }
+    }
+
+    /// The same, or stuck where it did not reply and there is a reason to call it so.
+    pub(crate) fn or_stuck(self, why: Option<&str>) -> Self {
+        match (self, why) {
+            (Self::Unreachable(_), Some(why)) => Self::Stuck(why.to_owned()),
+            (server, _) => server,
+        }
+    }
 }
 
 // === impl Ownership ===

@@ -103,7 +103,7 @@ async fn end_of(pod: &ObservedPod, row: Option<&MasterStatus>, key: Option<&Root
         return End::Since(crashed.0);
     }
     let is_stripped = match (&pod.ip, key) {
-        (Some(ip), Some(key)) if pod.stage != Stage::Ended => strip(ip, key).await,
+        (Some(ip), Some(key)) if pod.stage != Stage::Ended => strip(ip, &pod.uid, key).await,
         _ => false,
     };
     if is_stripped || matches!(pod.stage, Stage::Ended | Stage::DeclaredDead) {
@@ -113,8 +113,11 @@ async fn end_of(pod: &ObservedPod, row: Option<&MasterStatus>, key: Option<&Root
     }
 }
 
-async fn strip(ip: &str, key: &RootKey) -> bool {
-    let stripped = async { Admin::connect(ip, names::REDIS_PORT, &key.operator_password()).await?.strip().await };
+async fn strip(ip: &str, pod_uid: &str, key: &RootKey) -> bool {
+    let stripped = async {
+        let mut admin = Admin::connect_to_pod(ip, names::REDIS_PORT, pod_uid, &key.operator_password()).await?;
+        admin.disarm("its cluster was deleted").await
+    };
     match stripped.await {
         Ok(()) => true,
         Err(error) => {

@@ -112,7 +112,8 @@ fn reconciler(client: kube::Client, cluster: &WatchedCluster) -> Arc<Reconciler>
     let (ctx, mut feeds) = Context::for_tests(client, Leadership::always());
     feeds.clusters.list([cluster.clone()]);
     feeds.locks.list([]);
-    let (monitors, _findings) = Monitors::new(ctx.watches.clusters.clone(), ctx.metrics.clone());
+    let (monitors, _findings) =
+        Monitors::new(ctx.watches.clusters.clone(), ctx.metrics.clone(), ctx.leadership.clone());
     let default_image = "redis:7.4-alpine".to_owned();
     Arc::new(Reconciler { ctx, monitors, default_image, memories: Memories::default() })
 }

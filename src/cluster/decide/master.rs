@@ -325,6 +325,7 @@ impl MasterPlan {
                 self.row.state = MasterState::Misconfigured;
                 self.row.message = Some(why.clone());
             }
+            ObservedServer::Stuck(why) => self.lose(rules, why.clone()),
             ObservedServer::Unreachable(_) | ObservedServer::NotAsked => {
                 let voted = self.row.run_id.is_some();
                 self.row.state = if voted { MasterState::Unreachable } else { MasterState::Starting };
@@ -339,7 +340,10 @@ impl MasterPlan {
 
     /// Its server replies.
     fn answering(&mut self, rules: &Rules, facts: &Facts, since_gone: Option<Duration>) {
-        if facts.is_armed() {
+        if let Some(unfit) = facts.unfit.as_ref().filter(|_| facts.is_armed()) {
+            // It may have forgotten leases, or given them to another server. It votes until it is disarmed.
+            self.lose(rules, unfit.clone());
+        } else if facts.is_armed() {
             let same_process = self.row.run_id.as_ref() == Some(&facts.run_id);
             if !same_process || self.row.armed_since.is_none() {
                 self.row.armed_since = Some(MicroTime(rules.now));
@@ -349,12 +353,8 @@ impl MasterPlan {
             self.row.restart_not_before = None;
             self.row.message = None;
         } else if self.row.run_id.is_some() {
-            self.crash(rules, Some("it lost its data: its server has no armed marker any more".to_owned()));
-            self.row.state = MasterState::Terminating;
-            // Without the finalizer the next pass deletes it.
-            if self.action != MasterAction::Protect {
-                self.action = MasterAction::Delete;
-            }
+            let lost = || "it lost its data: its server has no armed marker any more".to_owned();
+            self.lose(rules, facts.unfit.clone().unwrap_or_else(lost));
         } else if self.action == MasterAction::Protect {
             // Only the end of a pod that has it is sure to be seen.
             self.row.state = MasterState::Starting;
@@ -369,6 +369,16 @@ impl MasterPlan {
             self.row.run_id = Some(facts.run_id.clone());
             self.row.message = None;
             self.action = MasterAction::Arm;
+        }
+    }
+
+    /// Its server must not vote any more, and its pod is deleted (not by force: its kubelet ends it).
+    fn lose(&mut self, rules: &Rules, why: String) {
+        self.crash(rules, Some(why));
+        self.row.state = MasterState::Terminating;
+        // Without the finalizer the next pass deletes it.
+        if self.action != MasterAction::Protect {
+            self.action = MasterAction::Delete;
         }
     }
 

@@ -408,3 +408,34 @@ fn deciding_about_a_healthy_master_changes_nothing() {
     let plan = expect(&rules(0), &healthy, MasterState::Armed, MasterAction::Nothing);
     assert_eq!((plan.row, plan.wake, plan.crashed), (row, None, false));
 }
+
+#[test]
+fn an_armed_server_that_may_not_keep_its_vote_is_a_crash() {
+    let unfit = Facts { unfit: Some("its role is slave".to_owned()), ..facts(Some("run-1")) };
+    for row in [Some(armed()), None] {
+        let master = master(row, pod("pod-1", Stage::Running), ObservedServer::Up(unfit.clone()));
+        let plan = expect(&rules(0), &master, MasterState::Terminating, MasterAction::Delete);
+        assert_eq!(plan.row.message.as_deref(), Some("its role is slave"));
+        assert_eq!(plan.row.restart_not_before, Some(MicroTime(at(65))));
+        assert!(plan.crashed);
+    }
+}
+
+#[test]
+fn a_disarmed_server_says_in_the_record_why() {
+    let disarmed = Facts { unfit: Some("ClockFault: its clock stands still".to_owned()), ..facts(None) };
+    let master = master(Some(armed()), pod("pod-1", Stage::Running), ObservedServer::Up(disarmed));
+    let plan = expect(&rules(0), &master, MasterState::Terminating, MasterAction::Delete);
+    assert!(plan.row.message.unwrap().starts_with("ClockFault"));
+}
+
+#[test]
+fn a_stuck_server_is_a_crash_whose_delay_counts_from_when_its_pod_is_gone() {
+    let stuck = ObservedServer::Stuck("it accepted connections and answered nothing for 5s".to_owned());
+    let found = master(Some(armed()), pod("pod-1", Stage::Running), stuck);
+    let plan = expect(&rules(0), &found, MasterState::Terminating, MasterAction::Delete);
+    assert_eq!(plan.row.crashes, 1);
+    let gone = master(Some(plan.row), Existing::Absent, ObservedServer::NotAsked);
+    let plan = expect(&rules(10), &gone, MasterState::Quarantined, MasterAction::Nothing);
+    assert_eq!((plan.row.crashes, plan.row.restart_not_before), (1, Some(MicroTime(at(75)))));
+}
