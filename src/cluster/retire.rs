@@ -153,7 +153,7 @@ fn tombstone(
             before.filter(|row| row.pod_uid.as_ref() == Some(&observed.uid)).and_then(|row| row.boot_id.clone());
         let row = MasterStatus {
             pod_uid: Some(observed.uid),
-            node_name: observed.node,
+            node_name: observed.node_name,
             boot_id: machine,
             crashes: before.map_or(0, |row| row.crashes),
             ..MasterStatus::new(&name, MasterState::Vanished)

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::cluster::fixtures::{
-    DELAY, armed, at, facts, going, master, node, observed_pod, pod, quarantined, row, rules, unreachable, up,
+    DELAY, armed, at, facts, going, machine, master, observed_pod, pod, quarantined, row, rules, unreachable, up,
 };
-use crate::cluster::observed::ObservedNode;
+use crate::cluster::observed::ObservedMachine;
 
 mod endings;
 
@@ -119,7 +119,7 @@ fn nothing_is_created_where_another_object_has_the_name() {
     // That the master which was there has ended must be proven all the same.
     let mut displaced = master(Some(armed()), foreign, ObservedServer::NotAsked);
     expect(&rules(0), &displaced, MasterState::Vanished, MasterAction::Nothing);
-    displaced.node = ObservedNode::Deleted;
+    displaced.machine = ObservedMachine::Deleted;
     let plan = expect(&rules(0), &displaced, MasterState::Quarantined, MasterAction::Nothing);
     assert!(plan.crashed);
 }
@@ -130,7 +130,7 @@ fn nothing_is_created_where_another_object_has_the_name() {
 fn a_fresh_server_is_armed_after_its_process_is_recorded() {
     let starting = MasterStatus { pod_uid: Some("pod-1".to_owned()), ..row(MasterState::Starting) };
     let fresh = master(Some(starting), pod("pod-1", Stage::Running), up(None));
-    let fresh = ObservedMaster { node: node("boot-1"), ..fresh };
+    let fresh = ObservedMaster { machine: machine("boot-1"), ..fresh };
     let plan = expect(&rules(0), &fresh, MasterState::Starting, MasterAction::Arm);
     assert_eq!(plan.row.run_id.as_deref(), Some("run-1"));
     assert_eq!(plan.row.pod_uid.as_deref(), Some("pod-1"));

@@ -7,10 +7,12 @@ fn a_pod_that_vanished_without_proof_keeps_its_place_until_its_machine_has_ended
     for state in [MasterState::Armed, MasterState::Unreachable, MasterState::Terminating, MasterState::Misconfigured] {
         let mut vanished = master(Some(MasterStatus { state, ..armed() }), Existing::Absent, ObservedServer::NotAsked);
         let mut row = armed();
-        for node in
-            [ObservedNode::Unknown, node("boot-1"), ObservedNode::Present { boot_id: None, is_out_of_service: false }]
-        {
-            vanished.node = node;
+        for found in [
+            ObservedMachine::Unknown,
+            machine("boot-1"),
+            ObservedMachine::Present { boot_id: None, is_out_of_service: false },
+        ] {
+            vanished.machine = found;
             let plan = expect(&rules(1_000_000), &vanished, MasterState::Vanished, MasterAction::Nothing);
             assert!(
                 plan.row
@@ -24,17 +26,17 @@ fn a_pod_that_vanished_without_proof_keeps_its_place_until_its_machine_has_ended
         vanished.row = Some(row);
         let again = decide_master(&rules(1_000_001), &vanished);
         assert_eq!(Some(again.row), vanished.row, "nothing to write meanwhile");
-        let out_of_service = ObservedNode::Present { boot_id: Some("boot-1".to_owned()), is_out_of_service: true };
-        for (node, vouched) in [
-            (ObservedNode::Deleted, false),
+        let out_of_service = ObservedMachine::Present { boot_id: Some("boot-1".to_owned()), is_out_of_service: true };
+        for (found, vouched) in [
+            (ObservedMachine::Deleted, false),
             (out_of_service, false),
-            (node("boot-2"), false),
-            (ObservedNode::Unknown, true),
-            (node("boot-1"), true),
+            (machine("boot-2"), false),
+            (ObservedMachine::Unknown, true),
+            (machine("boot-1"), true),
         ] {
-            (vanished.node, vanished.is_vouched_gone) = (node, vouched);
+            (vanished.machine, vanished.is_vouched_gone) = (found, vouched);
             let plan = expect(&rules(2_000_000), &vanished, MasterState::Quarantined, MasterAction::Nothing);
-            assert_eq!(plan.row.restart_not_before, Some(MicroTime(at(2_000_065))), "{:?}", vanished.node);
+            assert_eq!(plan.row.restart_not_before, Some(MicroTime(at(2_000_065))), "{:?}", vanished.machine);
             assert_eq!((plan.crashed, plan.wake, plan.row.pod_uid.as_deref()), (true, Some(DELAY), Some("pod-1")));
         }
     }
