@@ -65,11 +65,14 @@ pub(crate) async fn act(
     // Each part by name, so that a part that is forgotten here does not compile.
     let ClusterPlan { problems: _, is_blocked, secret, services, masters: plans } = plan;
     let mut acted = Acted { rows: Vec::new(), retry: false };
+    if let Some(key) = &snapshot.key {
+        memory.note_root_key(key, snapshot.is_key_proven());
+    }
     if is_blocked {
         acted.rows = plans.into_iter().map(|plan| plan.row).collect();
         return Ok(acted);
     }
-    act_on_secret(api, snapshot, secret).await?;
+    act_on_secret(api, snapshot, secret, memory).await?;
     for (master, service) in snapshot.masters.iter().zip(services) {
         act_on_service(api, snapshot, &master.name, service).await?;
     }
@@ -87,10 +90,20 @@ pub(crate) async fn act(
     Ok(acted)
 }
 
-async fn act_on_secret(api: &ApiServer, snapshot: &Snapshot, plan: ObjectPlan<Secret>) -> Result<(), Error> {
+async fn act_on_secret(
+    api: &ApiServer,
+    snapshot: &Snapshot,
+    plan: ObjectPlan<Secret>,
+    memory: &mut Memory,
+) -> Result<(), Error> {
     match plan {
         ObjectPlan::Leave => Ok(()),
-        ObjectPlan::Create => api.create(&build::secret(&snapshot.cluster, &RootKey::generate())).await.map(drop),
+        ObjectPlan::Create => {
+            let key = snapshot.key.clone().unwrap_or_else(RootKey::generate);
+            api.create(&build::secret(&snapshot.cluster, &key)).await?;
+            memory.note_root_key(&key, true);
+            Ok(())
+        }
         ObjectPlan::Apply(secret) => api.apply(&*secret).await.map(drop),
     }
 }

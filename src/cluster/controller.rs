@@ -34,8 +34,9 @@ use crate::operator::{Context, controller_config, error_chain, watch_config};
 const CONTROLLER: &str = "cluster";
 /// Timeout of one reconcile. The next one does what is left.
 const RECONCILE_TIMEOUT: Duration = Duration::from_secs(60);
-/// When a healthy cluster is reconciled again, if nothing happens before.
-const IDLE: Duration = Duration::from_secs(600);
+/// When a healthy cluster is reconciled again, if nothing happens before. Secrets are not watched: a deleted root key is restored
+/// within this time.
+const IDLE: Duration = Duration::from_secs(60);
 /// When a cluster with a master that does not vote is reconciled again, if nothing happens before.
 const UNHEALTHY: Duration = Duration::from_secs(30);
 /// When something that failed is retried.

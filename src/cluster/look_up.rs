@@ -39,7 +39,8 @@ pub(crate) async fn look_up(
     let services = objects::<Service>(api, &cluster, &namespace, &names).await?;
     let secret = api.get::<Secret>(&namespace, &names::auth_secret(&name)).await?;
     let secret = Existing::of(secret.as_ref(), &cluster, Secret::clone);
-    let key = secret.ours().and_then(|secret| RootKey::from_secret(secret).ok());
+    let stored = secret.ours().and_then(|secret| RootKey::from_secret(secret).ok());
+    let key = stored.or_else(|| memory.root_key().cloned());
 
     let pods: Vec<_> = pods.iter().map(|pod| Existing::of(pod.as_ref(), &cluster, ObservedPod::of)).collect();
     let services = services.iter().map(|service| Existing::of(service.as_ref(), &cluster, Service::clone));
@@ -80,10 +81,7 @@ fn client_namespaces(cluster: &RedisLockCluster, watches: &Watches) -> BTreeSet<
 async fn ask(pod: &Existing<ObservedPod>, key: Option<&RootKey>) -> (ObservedServer, Option<Admin>) {
     let running = pod.ours().filter(|pod| pod.stage == Stage::Running);
     let Some(ip) = running.and_then(|pod| pod.ip.as_ref()) else { return (ObservedServer::NotAsked, None) };
-    let Some(key) = key else {
-        let why = "the Secret with the cluster's key is missing, or not usable";
-        return (ObservedServer::Refused(why.to_owned()), None);
-    };
+    let Some(key) = key else { return (ObservedServer::KeyLost, None) };
     let asked = async {
         let mut admin = Admin::connect(ip, names::REDIS_PORT, &key.operator_password()).await?;
         let facts = admin.facts().await?;

@@ -1,4 +1,4 @@
-//! What this process remembers of a cluster besides its status: its own monotonic clock, and which users it has set.
+//! What this process remembers of a cluster besides its status: its own monotonic clock, its root key, and which users it has set.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError};
@@ -12,6 +12,7 @@ use super::server::acl::Clients;
 use super::server::fitness::Facts;
 use crate::api::cluster::{MasterState, MasterStatus};
 use crate::api::{RedisLockCluster, WatchedCluster};
+use crate::contract::credentials::RootKey;
 use crate::operator::watch::Watch;
 
 /// What is remembered of one cluster. After a restart of the operator it is empty: then the status alone decides.
@@ -21,6 +22,8 @@ pub(crate) struct Memory {
     gone: HashMap<String, Instant>,
     /// The users that this process has set, by master: on which server process (its `run_id`), and for which clients.
     users: HashMap<String, (String, Clients)>,
+    /// The root key, so that a Secret that is deleted by mistake can be restored.
+    root_key: Option<RootKey>,
 }
 
 /// The memories of all clusters, by the UID of the cluster.
@@ -53,6 +56,19 @@ impl Memory {
     /// This process has set the users of `clients`.
     pub(crate) fn note_users(&mut self, master: &str, facts: &Facts, clients: &Clients) {
         self.users.insert(master.to_owned(), (facts.run_id.clone(), clients.clone()));
+    }
+
+    /// The root key, as far as this process knows it.
+    pub(crate) fn root_key(&self) -> Option<&RootKey> {
+        self.root_key.as_ref()
+    }
+
+    /// This is the root key. One with which a server let the operator in (`is_proven`) replaces another; one that no server has
+    /// accepted yet is better than none.
+    pub(crate) fn note_root_key(&mut self, key: &RootKey, is_proven: bool) {
+        if is_proven || self.root_key.is_none() {
+            self.root_key = Some(key.clone());
+        }
     }
 }
 

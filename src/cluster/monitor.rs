@@ -88,7 +88,7 @@ impl MonitorTarget {
         for (master, row) in snapshot.masters.iter().zip(rows) {
             let Some(host) = master.pod.ours().and_then(|pod| pod.ip.clone()) else { continue };
             let expected = match &master.server {
-                ObservedServer::NotAsked => continue,
+                ObservedServer::NotAsked | ObservedServer::KeyLost => continue,
                 ObservedServer::Unreachable(_) => Finding::Unreachable,
                 ObservedServer::Refused(_) => Finding::Refused,
                 ObservedServer::Up(facts) if facts.is_armed() || row.state == MasterState::Armed => {

@@ -11,7 +11,7 @@ use super::server::fitness::Facts;
 use crate::api::RedisLockCluster;
 use crate::api::cluster::MasterStatus;
 use crate::contract::credentials::RootKey;
-use crate::contract::names::SPEC_HASH_ANNOTATION;
+use crate::contract::names::{SPEC_HASH_ANNOTATION, STARTED_AT_ANNOTATION};
 
 /// All that was observed of a cluster in one look-up.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct Snapshot {
     pub(crate) cluster: RedisLockCluster,
     /// Its Secret.
     pub(crate) secret: Existing<Secret>,
-    /// The root key in its Secret; `None` without a Secret of ours, or without a usable key in it.
+    /// The root key: the one in its Secret, else the one that this process remembers; `None` where both are missing.
     pub(crate) key: Option<RootKey>,
     /// Its masters, in order.
     pub(crate) masters: Vec<ObservedMaster>,
@@ -115,10 +115,38 @@ pub(crate) enum ObservedServer {
     NotAsked,
     /// No connection, or no reply in time.
     Unreachable(String),
-    /// It refuses the operator, or there is no password to log in with.
+    /// It refuses the operator.
     Refused(String),
+    /// The root key is lost, so there is no password to log in with.
+    KeyLost,
     /// It replied.
     Up(Facts),
+}
+
+// === impl Snapshot ===
+
+impl Snapshot {
+    /// Whether a master of this cluster was started at some time, so that there may be servers which know only its present root
+    /// key. A Service or a pod of a former cluster of this name is no sign of that.
+    pub(crate) fn was_started(&self) -> bool {
+        self.masters.iter().any(ObservedMaster::has_had_a_pod)
+    }
+
+    /// Whether a server has let the operator in with the root key.
+    pub(crate) fn is_key_proven(&self) -> bool {
+        self.masters.iter().any(|master| matches!(master.server, ObservedServer::Up(_)))
+    }
+}
+
+// === impl ObservedMaster ===
+
+impl ObservedMaster {
+    fn has_had_a_pod(&self) -> bool {
+        let service = self.service.ours();
+        self.pod.ours().is_some()
+            || self.row.as_ref().is_some_and(|row| row.pod_uid.is_some())
+            || service.is_some_and(|service| service.annotations().contains_key(STARTED_AT_ANNOTATION))
+    }
 }
 
 // === impl Ownership ===

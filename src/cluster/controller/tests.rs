@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use futures::FutureExt as _;
 use http::{Method, Request, Response};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::client::Body;
 use kube::core::DeserializeGuard;
 use redlock_test_servers::server::{PATIENCE, eventually};
@@ -18,9 +19,11 @@ use crate::operator::leadership::Leadership;
 /// A write that the API server refuses: the object (`status`, or `<Kind> <name>`), code and reason of the refusal.
 type RefusedWrite = (&'static str, u16, &'static str);
 
-/// An API server with one cluster and nothing else. It stores the status of that, and records the objects that are written.
+/// An API server with one cluster and nothing else. It stores the status and the Secret of that, and records the objects that are
+/// written.
 struct Scenario {
     cluster: Mutex<RedisLockCluster>,
+    secret: Mutex<Option<Value>>,
     refusal: Option<RefusedWrite>,
     writes: Mutex<Vec<String>>,
 }
@@ -29,11 +32,20 @@ impl Scenario {
     fn new(masters: i32, refusal: Option<RefusedWrite>) -> Arc<Self> {
         let mut cluster = fixtures::cluster(masters);
         cluster.metadata.resource_version = Some("1".to_owned());
-        Arc::new(Self { cluster: Mutex::new(cluster), refusal, writes: Mutex::default() })
+        Arc::new(Self { cluster: Mutex::new(cluster), secret: Mutex::default(), refusal, writes: Mutex::default() })
+    }
+
+    /// Somebody deletes the Secret with the root key.
+    fn lose_secret(&self) -> Value {
+        self.secret.lock().unwrap().take().expect("a Secret")
     }
 
     fn status(&self) -> RedisLockClusterStatus {
         self.cluster.lock().unwrap().status.clone().unwrap_or_default()
+    }
+
+    fn condition(&self, type_: &str) -> Condition {
+        self.status().conditions.into_iter().find(|condition| condition.type_ == type_).expect(type_)
     }
 
     fn writes(&self) -> Vec<String> {
@@ -75,6 +87,10 @@ impl Scenario {
                 200,
                 json!({"kind": "ServiceList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []}),
             ),
+            Method::GET if path.ends_with("/secrets/votes-auth") => match &*self.secret.lock().unwrap() {
+                Some(secret) => (200, secret.clone()),
+                None => failure(404, "NotFound"),
+            },
             Method::GET => failure(404, "NotFound"),
             Method::POST if path.contains("/events.k8s.io/") => (201, body),
             Method::POST | Method::PATCH => {
@@ -89,6 +105,10 @@ impl Scenario {
                 self.writes.lock().unwrap().push(object.clone());
                 if let Some((_, code, reason)) = self.refusal.filter(|(refused, ..)| *refused == object) {
                     return failure(code, reason);
+                }
+                if object == "Secret votes-auth" {
+                    *self.secret.lock().unwrap() = Some(body.clone());
+                    return (201, body);
                 }
                 if *method == Method::POST {
                     body["metadata"]["uid"] = json!(format!("uid of {object}"));
@@ -116,10 +136,20 @@ fn reconciler(client: kube::Client, cluster: &WatchedCluster) -> Arc<Reconciler>
 
 /// One reconcile, as kube calls it: what it answers, or the error with what follows from it.
 async fn reconcile_once(scenario: &Arc<Scenario>) -> Result<Action, (Error, Action)> {
+    reconcile_with(scenario, &new_process(scenario)).await
+}
+
+/// A process of the operator that knows nothing yet.
+fn new_process(scenario: &Arc<Scenario>) -> Arc<Reconciler> {
     let (service, requests) = mock::pair::<Request<Body>, Response<Body>>();
     tokio::spawn(Arc::clone(scenario).answer(requests));
+    let cluster = DeserializeGuard(Ok(scenario.cluster.lock().unwrap().clone()));
+    reconciler(kube::Client::new(service, "keys"), &cluster)
+}
+
+async fn reconcile_with(scenario: &Arc<Scenario>, reconciler: &Arc<Reconciler>) -> Result<Action, (Error, Action)> {
     let cluster = Arc::new(DeserializeGuard(Ok(scenario.cluster.lock().unwrap().clone())));
-    let reconciler = reconciler(kube::Client::new(service, "keys"), &cluster);
+    let reconciler = Arc::clone(reconciler);
     let result = reconcile(Arc::clone(&cluster), Arc::clone(&reconciler)).await;
     result.map_err(|error| {
         let next = error_policy(cluster, &error, reconciler);
@@ -154,11 +184,38 @@ async fn what_is_about_to_be_done_is_on_record_before_it_is_done() {
     assert_eq!(next, Action::requeue(UNHEALTHY));
     // The API server shows none of these pods: they are recorded and gone, so the masters wait.
     reconcile_once(&scenario).await.unwrap();
-    assert_eq!(
-        scenario.writes()[9..],
-        ["status", "Secret votes-auth", "Service votes-0", "Service votes-1", "Service votes-2"]
-    );
+    assert_eq!(scenario.writes()[9..], ["status", "Service votes-0", "Service votes-1", "Service votes-2"]);
     assert!(scenario.status().masters.iter().all(|row| row.state == MasterState::Quarantined && row.crashes == 1));
+}
+
+#[tokio::test]
+async fn a_deleted_root_key_is_restored_by_the_process_that_knows_it() {
+    let scenario = Scenario::new(3, None);
+    let process = new_process(&scenario);
+    reconcile_with(&scenario, &process).await.unwrap();
+    let lost = scenario.lose_secret();
+    reconcile_with(&scenario, &process).await.unwrap();
+    assert_eq!(scenario.secret.lock().unwrap().as_ref().expect("restored")["data"]["key"], lost["data"]["key"]);
+    assert_eq!(scenario.condition("ConfigValid").status, "True");
+}
+
+#[tokio::test]
+async fn a_lost_root_key_is_never_replaced_by_another_and_the_condition_says_what_to_do() {
+    let scenario = Scenario::new(3, None);
+    reconcile_once(&scenario).await.unwrap();
+    let lost = scenario.lose_secret();
+    let written = scenario.writes().len();
+    let process = new_process(&scenario);
+    reconcile_with(&scenario, &process).await.unwrap();
+    assert_eq!(scenario.writes()[written..], ["status"], "no Secret, and no pod with another key");
+    let condition = scenario.condition("ConfigValid");
+    assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "AuthSecretLost"));
+    let remedy = "restore it from a backup, or delete the cluster and create it again";
+    assert!(condition.message.contains(remedy), "{}", condition.message);
+    // Somebody restores it.
+    *scenario.secret.lock().unwrap() = Some(lost);
+    reconcile_with(&scenario, &process).await.unwrap();
+    assert_eq!(scenario.condition("ConfigValid").status, "True");
 }
 
 #[tokio::test]

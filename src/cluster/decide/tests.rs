@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::Secret;
 
 use super::*;
-use crate::api::cluster::MasterState;
-use crate::cluster::fixtures::{armed, cluster, master, quarantined, rules};
-use crate::cluster::observed::{ObservedMaster, ObservedServer};
+use crate::api::cluster::{MasterState, MasterStatus};
+use crate::cluster::fixtures::{armed, cluster, master, pod, quarantined, row, rules};
+use crate::cluster::observed::{ObservedMaster, ObservedServer, Stage};
 use crate::contract::credentials::RootKey;
 
 fn snapshot(masters: Vec<ObservedMaster>) -> Snapshot {
@@ -59,17 +59,56 @@ fn a_master_gets_no_pod_before_it_has_its_service() {
 }
 
 #[test]
-fn a_root_key_is_made_once_and_never_replaced() {
+fn a_root_key_is_made_before_the_first_start_and_never_replaced() {
     let mut current = snapshot(vec![first()]);
     assert_eq!(decide(&current, &rules(0)).secret, ObjectPlan::Leave);
     current.cluster.spec.resources =
         Some(serde_json::from_value(serde_json::json!({"limits": {"memory": "1Gi"}})).unwrap());
     let ObjectPlan::Apply(changed) = decide(&current, &rules(0)).secret else { panic!("another maxmemory") };
     assert_eq!(RootKey::from_secret(&changed).ok(), current.key, "the same key");
-    current.secret = Existing::Absent;
-    current.key = None;
-    assert_eq!(decide(&current, &rules(0)).secret, ObjectPlan::Create);
     current.secret = Existing::Ours(Secret::default());
+    let ObjectPlan::Apply(restored) = decide(&current, &rules(0)).secret else { panic!("the key is known") };
+    assert_eq!(RootKey::from_secret(&restored).ok(), current.key, "the same key");
+    current.key = None;
     let plan = decide(&current, &rules(0));
-    assert_eq!((plan.secret, plan.is_blocked), (ObjectPlan::Leave, true), "a person has to restore it");
+    assert_eq!((plan.secret, plan.is_blocked), (ObjectPlan::Leave, true), "a person has to delete it");
+    current.secret = Existing::Absent;
+    assert_eq!(decide(&current, &rules(0)).secret, ObjectPlan::Create);
+}
+
+#[test]
+fn a_lost_root_key_leaves_the_masters_as_they_are_and_starts_none() {
+    let running = |row| master(Some(row), pod("pod-1", Stage::Running), ObservedServer::KeyLost);
+    let starting = MasterStatus { pod_uid: Some("pod-1".to_owned()), ..row(MasterState::Starting) };
+    let gone = master(Some(quarantined()), Existing::Absent, ObservedServer::NotAsked);
+    for secret in [Existing::Absent, Existing::Ours(Secret::default())] {
+        let mut lost = snapshot(vec![running(armed()), running(starting.clone()), gone.clone()]);
+        (lost.secret, lost.key) = (secret, None);
+        let plan = decide(&lost, &rules(1_000));
+        assert_eq!((&plan.secret, plan.is_blocked), (&ObjectPlan::Leave, true));
+        assert_eq!(plan.problems[0].reason, "AuthSecretLost");
+        assert_eq!(actions(&plan), [MasterAction::Nothing; 3]);
+        assert_eq!(plan.masters[0].row, MasterStatus { address: plan.masters[0].row.address.clone(), ..armed() });
+        assert_eq!(plan.masters[1].row.state, MasterState::Starting, "it is not armed");
+    }
+}
+
+#[test]
+fn each_sign_of_a_start_keeps_the_key_and_those_of_a_former_cluster_do_not() {
+    let with = |master: ObservedMaster| Snapshot { secret: Existing::Absent, key: None, ..snapshot(vec![master]) };
+    let service = build::service(&cluster(3), "votes-0", "2026-01-01T00:00:00Z");
+    for started in [
+        ObservedMaster { service: Existing::Ours(service), ..first() },
+        master(None, pod("pod-1", Stage::Pending), ObservedServer::NotAsked),
+        master(Some(armed()), Existing::Absent, ObservedServer::NotAsked),
+    ] {
+        assert_eq!(decide(&with(started.clone()), &rules(0)).secret, ObjectPlan::Leave, "{started:?}");
+    }
+    for new in [
+        first(),
+        ObservedMaster { service: Existing::Orphan, started_before: true, ..first() },
+        master(Some(row(MasterState::Starting)), Existing::Orphan, ObservedServer::NotAsked),
+    ] {
+        assert_eq!(decide(&with(new.clone()), &rules(0)).secret, ObjectPlan::Create, "{new:?}");
+    }
 }
