@@ -23,6 +23,7 @@ pub(crate) fn cluster(masters: i32) -> RedisLockCluster {
         call_timeout: None,
         allowed_namespaces: None,
         resources: None,
+        credentials: None,
     };
     let mut cluster = RedisLockCluster::new("votes", spec);
     cluster.meta_mut().namespace = Some("keys".to_owned());

@@ -74,7 +74,7 @@ pub(crate) async fn look_up(
 fn client_namespaces(cluster: &RedisLockCluster, watches: &Watches) -> BTreeSet<String> {
     let own = cluster.namespace().unwrap_or_default();
     let namespaces = watches.lock_index.namespaces_of(&reference_to(cluster));
-    namespaces.into_iter().filter(|namespace| cluster.spec.admits(&own, namespace)).collect()
+    namespaces.into_iter().filter(|namespace| cluster.spec.admits(&own, namespace, &Default::default())).collect()
 }
 
 /// What the server of a pod says of itself, and the connection on which it said so.
@@ -141,7 +141,7 @@ mod tests {
         feeds.locks.list([lock("billing", here.clone()), lock("keys", here), lock("reports", elsewhere), unreadable]);
         let mut cluster = fixtures::cluster(3);
         assert_eq!(Vec::from_iter(client_namespaces(&cluster, &watches)), ["keys"]);
-        cluster.spec.allowed_namespaces = Some(AllowedNamespaces { from: NamespacesFrom::All });
+        cluster.spec.allowed_namespaces = Some(AllowedNamespaces { from: NamespacesFrom::All, selector: None });
         assert_eq!(Vec::from_iter(client_namespaces(&cluster, &watches)), ["billing", "keys", "unreadable"]);
     }
 }

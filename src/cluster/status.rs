@@ -87,6 +87,7 @@ pub(crate) fn summarize(
         returning: returning(&rows),
         observed_generation: generation,
         masters: rows,
+        credentials: old.credentials,
         conditions,
     }
 }

@@ -60,8 +60,9 @@ pub(crate) fn cluster() -> RedisLockCluster {
         max_ttl: None,
         restart_delay: None,
         call_timeout: None,
-        allowed_namespaces: Some(AllowedNamespaces { from: NamespacesFrom::All }),
+        allowed_namespaces: Some(AllowedNamespaces { from: NamespacesFrom::All, selector: None }),
         resources: None,
+        credentials: None,
     };
     let metadata = ObjectMeta {
         name: Some("quintet".to_owned()),

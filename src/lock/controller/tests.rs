@@ -75,7 +75,7 @@ async fn what_status_shows_is_not_written_again() {
 #[tokio::test]
 async fn each_obstacle_is_written_to_status() {
     let mut narrow = fixtures::cluster();
-    narrow.spec.allowed_namespaces = Some(AllowedNamespaces { from: NamespacesFrom::Same });
+    narrow.spec.allowed_namespaces = Some(AllowedNamespaces { from: NamespacesFrom::Same, selector: None });
     let mut long = fixtures::lock();
     long.spec.lease = Some(LeaseSpec { ttl: Some(Duration::from_secs(90).into()), renew_every: None });
     let (empty, with_key) = (found(Secret::default()), auth());

@@ -204,7 +204,7 @@ fn key_of(lock: &DistributedLock) -> Result<LockKey, Obstacle> {
 
 fn admits(cluster: &RedisLockCluster, lock: &DistributedLock) -> bool {
     let own = cluster.metadata.namespace.as_deref().unwrap_or_default();
-    cluster.spec.admits(own, lock.metadata.namespace.as_deref().unwrap_or_default())
+    cluster.spec.admits(own, lock.metadata.namespace.as_deref().unwrap_or_default(), &Default::default())
 }
 
 fn too_long(cluster: &RedisLockCluster, lock: &DistributedLock) -> Option<Obstacle> {

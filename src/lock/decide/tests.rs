@@ -72,7 +72,7 @@ fn a_grant_that_status_records_is_adopted() {
 #[test]
 fn what_cannot_work_is_refused_and_the_message_says_what_to_do() {
     let mut narrow = fixtures::cluster();
-    narrow.spec.allowed_namespaces = Some(AllowedNamespaces { from: NamespacesFrom::Same });
+    narrow.spec.allowed_namespaces = Some(AllowedNamespaces { from: NamespacesFrom::Same, selector: None });
     let mut long_name = fixtures::lock();
     long_name.metadata.name = Some("x".repeat(129));
     for (lock, cluster, reason, message) in [
