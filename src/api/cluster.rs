@@ -338,6 +338,15 @@ impl MasterStatus {
     }
 }
 
+impl RedisLockCluster {
+    /// The generation of the passwords that belong into the Secrets for clients: the recorded one, which masters accept.
+    #[must_use]
+    pub fn client_generation(&self) -> i64 {
+        let recorded = self.status.as_ref().and_then(|status| status.credentials.as_ref());
+        recorded.map_or(self.spec.credentials_generation(), |record| record.generation)
+    }
+}
+
 impl RedisLockClusterSpec {
     /// Longest TTL of a lease on this cluster.
     #[must_use]

@@ -51,6 +51,8 @@ struct Executor<'a> {
     snapshot: &'a Snapshot,
     default_image: &'a str,
     memory: &'a mut Memory,
+    /// The clients of a master have to log in again with their new passwords. The other masters wait for the next reconcile.
+    has_closed_connections: bool,
 }
 
 /// Carries out `plan`. Each write, to the API server or to a Redis server, asks for leadership right before it is sent.
@@ -63,7 +65,7 @@ pub(crate) async fn act(
     memory: &mut Memory,
 ) -> Result<Acted, Error> {
     // Each part by name, so that a part that is forgotten here does not compile.
-    let ClusterPlan { problems: _, is_blocked, secret, services, masters: plans } = plan;
+    let ClusterPlan { problems: _, is_blocked, secret, services, masters: plans, clients } = plan;
     let mut acted = Acted { rows: Vec::new(), retry: false };
     if let Some(key) = &snapshot.key {
         memory.note_root_key(key, snapshot.is_key_proven());
@@ -76,8 +78,8 @@ pub(crate) async fn act(
     for (master, service) in snapshot.masters.iter().zip(services) {
         act_on_service(api, snapshot, &master.name, service).await?;
     }
-    let clients = snapshot.key.as_ref().map(|key| Clients::of(key, &snapshot.namespaces));
-    let mut executor = Executor { api, snapshot, default_image, memory };
+    let clients = clients.clients;
+    let mut executor = Executor { api, snapshot, default_image, memory, has_closed_connections: false };
     for ((master, admin), plan) in snapshot.masters.iter().zip(admins).zip(plans) {
         let reached = match (&master.server, admin, &clients) {
             (ObservedServer::Up(facts), Some(admin), Some(clients)) => Some(Reached { facts, admin, clients }),
@@ -204,8 +206,13 @@ impl Executor<'_> {
         let same_users = clients.are_known_to(facts) && self.memory.has_set_users(&row.name, facts, clients);
         let mut result = Ok(());
         if !same_users {
+            let replaces = clients.replace_passwords_of(facts);
+            if replaces && self.has_closed_connections && !clients.revoke_passwords_of(facts) {
+                return Ok(Attempt::Retry);
+            }
             self.api.require_leadership()?;
             result = admin.set_users(facts, clients).await;
+            self.has_closed_connections |= replaces;
         }
         if result.is_ok() && !same_cap {
             self.api.require_leadership()?;

@@ -68,6 +68,7 @@ pub(crate) async fn run(ctx: Context, default_image: String, shutdown: Cancellat
         .owns(Api::<Service>::all(client), watch_config().labels(MASTER_SELECTOR))
         .reconcile_on(watches.clusters.references())
         .reconcile_on(clusters_of_changed_locks(&watches))
+        .reconcile_on(clusters_of_changed_namespaces(&watches))
         .reconcile_on(findings)
         .reconcile_all_on(gained)
         .graceful_shutdown_on(shutdown.cancelled_owned())
@@ -98,6 +99,18 @@ fn clusters_of_changed_locks(watches: &Watches) -> impl Stream<Item = ClusterObj
             Some(lock) => vec![cluster_of(lock)],
             None => clusters.all(),
         })
+    })
+}
+
+/// The clusters that a changed namespace uses: its labels may admit it or not, and passwords follow from its uid.
+fn clusters_of_changed_namespaces(watches: &Watches) -> impl Stream<Item = ClusterObjectRef> + Send + 'static + use<> {
+    let (clusters, lock_index) = (watches.clusters.clone(), Arc::clone(&watches.lock_index));
+    watches.namespaces.changes().flat_map(move |change| {
+        let mut changed = clusters.all();
+        if let Change::Applied(namespace) | Change::Deleted(namespace) = &change {
+            changed.retain(|cluster| lock_index.namespaces_of(cluster).contains(&namespace.name_any()));
+        }
+        stream::iter(changed)
     })
 }
 
@@ -163,17 +176,20 @@ impl Reconciler {
 
         // Decide (pure): what to do, given that and the time.
         let plan = decide(&snapshot, &Rules::of(&snapshot.cluster, now(), &self.default_image));
-        let (problems, wake) = (plan.problems.clone(), plan.wake());
+        let (problems, wake, credentials) = (plan.problems.clone(), plan.wake(), plan.clients.record.clone());
         self.note_crashes(&snapshot.cluster, &plan, &mut memory);
+        if plan.clients.has_advanced {
+            memory.note_rotation();
+        }
 
         // Record (IO): what is about to be done must be on record before it is done.
-        write_status(&ctx.api, &mut snapshot.cluster, plan.rows(), &problems).await?;
+        write_status(&ctx.api, &mut snapshot.cluster, plan.rows(), &problems, &credentials).await?;
 
         // Act (IO): objects, then masters.
         let Acted { rows, retry } = act(&ctx.api, &snapshot, admins, plan, &self.default_image, &mut memory).await?;
 
         // Status (IO): what became of it.
-        write_status(&ctx.api, &mut snapshot.cluster, rows, &problems).await?;
+        write_status(&ctx.api, &mut snapshot.cluster, rows, &problems, &credentials).await?;
         self.report(&snapshot, before.as_ref(), &mut memory).await;
 
         // When next: when the first delay is over, soon if something failed, and seldom if all is well.

@@ -1,5 +1,6 @@
 //! A cluster and its masters as tests need them.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -101,7 +102,7 @@ pub(crate) fn facts(marker: Option<&str>) -> Facts {
         run_id: "run-1".to_owned(),
         marker: marker.map(|run_id| ArmedMarker { run_id: run_id.to_owned(), cap: Duration::from_secs(60) }),
         unfit: None,
-        namespaces: Vec::new(),
+        namespaces: BTreeMap::new(),
         knows_setinfo: true,
     }
 }

@@ -3,14 +3,14 @@
 //! All is read from the API server and from the servers, nothing from a cache: whether a master may have voted, and whether its
 //! pod is gone, must not be decided on what was true some time ago. Only the namespaces that use the cluster come from the watch.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Pod, Secret, Service};
 use kube::{Resource, ResourceExt};
 
 use super::memory::Memory;
-use super::observed::{Existing, ObservedMaster, ObservedPod, ObservedServer, Snapshot, Stage};
+use super::observed::{ClientNamespace, Existing, ObservedMaster, ObservedPod, ObservedServer, Snapshot, Stage};
 use super::server::{Admin, AdminError};
 use crate::api::RedisLockCluster;
 use crate::contract::credentials::RootKey;
@@ -66,15 +66,33 @@ pub(crate) async fn look_up(
         });
         admins.push(admin);
     }
-    let namespaces = client_namespaces(&cluster, &ctx.watches);
-    Ok(Some((Snapshot { cluster, secret, key, masters, namespaces }, admins)))
+    let namespaces = client_namespaces(&cluster, &masters, &ctx.watches);
+    let since_rotation = memory.since_rotation();
+    Ok(Some((Snapshot { cluster, secret, key, masters, namespaces, since_rotation }, admins)))
 }
 
-/// Namespaces with a lock that is, or may be, on `cluster`, as far as the cluster admits them.
-fn client_namespaces(cluster: &RedisLockCluster, watches: &Watches) -> BTreeSet<String> {
+/// Namespaces with a lock that is, or may be, on `cluster`, and those whose clients can log in to a master, as far as they exist and
+/// the cluster admits them.
+fn client_namespaces(
+    cluster: &RedisLockCluster,
+    masters: &[ObservedMaster],
+    watches: &Watches,
+) -> BTreeMap<String, ClientNamespace> {
     let own = cluster.namespace().unwrap_or_default();
-    let namespaces = watches.lock_index.namespaces_of(&reference_to(cluster));
-    namespaces.into_iter().filter(|namespace| cluster.spec.admits(&own, namespace, &Default::default())).collect()
+    let in_use = watches.lock_index.namespaces_of(&reference_to(cluster));
+    let known = masters.iter().filter_map(|master| match &master.server {
+        ObservedServer::Up(facts) => Some(facts.namespaces.keys().cloned()),
+        _ => None,
+    });
+    let recorded = cluster.status.iter().flat_map(|status| &status.credentials).flat_map(|record| &record.leaving);
+    let all: BTreeSet<_> =
+        known.flatten().chain(recorded.map(|leaving| leaving.name.clone())).chain(in_use.iter().cloned()).collect();
+    let admitted = |name: String| {
+        let namespace = watches.namespace(&name)?;
+        let client = ClientNamespace { uid: namespace.uid()?, in_use: in_use.contains(&name) };
+        cluster.spec.admits(&own, &name, namespace.labels()).then_some((name, client))
+    };
+    all.into_iter().filter_map(admitted).collect()
 }
 
 /// What the server of a pod says of itself, and the connection on which it said so.
@@ -119,12 +137,16 @@ async fn objects<K: Object>(
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Namespace;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    use kube::core::PartialObjectMetaExt as _;
     use serde_json::json;
 
     use super::*;
     use crate::api::WatchedLock;
     use crate::api::cluster::{AllowedNamespaces, NamespacesFrom};
     use crate::cluster::fixtures;
+    use crate::cluster::server::fitness::Facts;
 
     #[test]
     fn only_namespaces_that_the_cluster_admits_are_let_in_however_unreadable_their_locks() {
@@ -138,10 +160,40 @@ mod tests {
         let unreadable = lock("unreadable", json!({"clusterRef": {"name": "votes"}, "lease": {"ttl": "soon"}}));
         assert!(unreadable.0.is_err());
         let (watches, mut feeds) = Watches::new();
-        feeds.locks.list([lock("billing", here.clone()), lock("keys", here), lock("reports", elsewhere), unreadable]);
+        feeds.locks.list([
+            lock("billing", here.clone()),
+            lock("keys", here.clone()),
+            lock("gone", here),
+            lock("reports", elsewhere),
+            unreadable,
+        ]);
+        let labelled = ["billing", "left"];
+        feeds.namespaces.list(["billing", "keys", "left", "reports", "unreadable"].map(|name| {
+            let labels = labelled.contains(&name).then(|| [("locks".to_owned(), "votes".to_owned())].into());
+            let metadata = ObjectMeta {
+                name: Some(name.to_owned()),
+                uid: Some(format!("uid of {name}")),
+                labels,
+                ..ObjectMeta::default()
+            };
+            metadata.into_response_partial::<Namespace>()
+        }));
+        // A server that lets in clients of a namespace whose last lock is gone.
+        let users = ["left", "gone", "*"].map(|name| (name.to_owned(), BTreeSet::new())).into();
+        let server = ObservedServer::Up(Facts { namespaces: users, ..fixtures::facts(Some("run-1")) });
+        let masters = [fixtures::master(None, Existing::Absent, server)];
         let mut cluster = fixtures::cluster(3);
-        assert_eq!(Vec::from_iter(client_namespaces(&cluster, &watches)), ["keys"]);
+        let names = |cluster: &RedisLockCluster| {
+            let namespaces = client_namespaces(cluster, &masters, &watches);
+            assert!(namespaces.iter().all(|(name, namespace)| namespace.uid == format!("uid of {name}")));
+            assert!(namespaces.iter().all(|(name, namespace)| namespace.in_use != (name == "left")));
+            Vec::from_iter(namespaces.into_keys())
+        };
+        assert_eq!(names(&cluster), ["keys"]);
         cluster.spec.allowed_namespaces = Some(AllowedNamespaces { from: NamespacesFrom::All, selector: None });
-        assert_eq!(Vec::from_iter(client_namespaces(&cluster, &watches)), ["billing", "keys", "unreadable"]);
+        assert_eq!(names(&cluster), ["billing", "keys", "left", "unreadable"]);
+        let selector = Some(serde_json::from_value(json!({"matchLabels": {"locks": "votes"}})).unwrap());
+        cluster.spec.allowed_namespaces = Some(AllowedNamespaces { from: NamespacesFrom::Selector, selector });
+        assert_eq!(names(&cluster), ["billing", "keys", "left"]);
     }
 }

@@ -24,6 +24,8 @@ pub(crate) struct Memory {
     users: HashMap<String, (String, Clients)>,
     /// The root key, so that a Secret that is deleted by mistake can be restored.
     root_key: Option<RootKey>,
+    /// When this process put new passwords of clients into force.
+    rotated: Option<Instant>,
 }
 
 /// The memories of all clusters, by the UID of the cluster.
@@ -56,6 +58,16 @@ impl Memory {
     /// This process has set the users of `clients`.
     pub(crate) fn note_users(&mut self, master: &str, facts: &Facts, clients: &Clients) {
         self.users.insert(master.to_owned(), (facts.run_id.clone(), clients.clone()));
+    }
+
+    /// Time since this process put new passwords into force; `None` if it did not.
+    pub(crate) fn since_rotation(&self) -> Option<Duration> {
+        self.rotated.map(|at| at.elapsed())
+    }
+
+    /// New passwords come into force, as of now.
+    pub(crate) fn note_rotation(&mut self) {
+        self.rotated = Some(Instant::now());
     }
 
     /// The root key, as far as this process knows it.

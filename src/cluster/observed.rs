@@ -1,6 +1,6 @@
 //! What was observed of a cluster, reduced to what decisions need. No IO.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, Secret, Service};
@@ -24,8 +24,20 @@ pub(crate) struct Snapshot {
     pub(crate) key: Option<RootKey>,
     /// Its masters, in order.
     pub(crate) masters: Vec<ObservedMaster>,
-    /// Namespaces whose clients need to log in.
-    pub(crate) namespaces: BTreeSet<String>,
+    /// Namespaces whose clients may log in: those that exist and that the cluster admits, as far as they have a lock on it, or a user
+    /// on a master.
+    pub(crate) namespaces: BTreeMap<String, ClientNamespace>,
+    /// Time since this operator process put new passwords into force, by its monotonic clock; `None` if it did not.
+    pub(crate) since_rotation: Option<Duration>,
+}
+
+/// A namespace whose clients may log in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ClientNamespace {
+    /// Its `metadata.uid`.
+    pub(crate) uid: String,
+    /// It has a lock that is, or may be, on the cluster.
+    pub(crate) in_use: bool,
 }
 
 /// What is known of one master.

@@ -129,6 +129,7 @@ fn reconciler(client: kube::Client, cluster: &WatchedCluster) -> Arc<Reconciler>
     let (ctx, mut feeds) = Context::for_tests(client, Leadership::always());
     feeds.clusters.list([cluster.clone()]);
     feeds.locks.list([]);
+    feeds.namespaces.list([]);
     let (monitors, _findings) = Monitors::new(ctx.watches.clusters.clone(), ctx.metrics.clone());
     let default_image = "redis:7.4-alpine".to_owned();
     Arc::new(Reconciler { ctx, monitors, default_image, memories: Memories::default() })
@@ -283,6 +284,7 @@ async fn a_cluster_is_reconciled_once_all_is_listed_and_again_when_a_lock_on_it_
     assert!(health.readiness().is_err());
 
     feeds.locks.list([]);
+    feeds.namespaces.list([]);
     eventually("ready", async || health.readiness().ok()).await;
     let first = ["status", "Secret votes-auth", "Service votes-0", "Pod votes-0", "status"];
     eventually("the first reconcile", async || (scenario.writes().len() >= first.len()).then_some(())).await;

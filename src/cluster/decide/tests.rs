@@ -1,6 +1,6 @@
 //! What is decided about a cluster as a whole.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Secret;
 
@@ -13,7 +13,7 @@ use crate::contract::credentials::RootKey;
 fn snapshot(masters: Vec<ObservedMaster>) -> Snapshot {
     let (cluster, key) = (cluster(3), RootKey::generate());
     let secret = Existing::Ours(build::secret(&cluster, &key));
-    Snapshot { cluster, secret, key: Some(key), masters, namespaces: BTreeSet::new() }
+    Snapshot { cluster, secret, key: Some(key), masters, namespaces: BTreeMap::new(), since_rotation: None }
 }
 
 fn first() -> ObservedMaster {

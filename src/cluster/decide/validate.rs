@@ -29,6 +29,9 @@ const RESTORE: &str = "restore it from a backup, or delete the cluster and creat
 /// `spec.resources` has an amount that is not a quantity.
 const INVALID_RESOURCES: &str = "InvalidResources";
 
+/// `spec.allowedNamespaces.selector` cannot be evaluated.
+const INVALID_SELECTOR: &str = "InvalidSelector";
+
 /// All problems of a cluster, the most general first.
 pub(crate) fn problems(snapshot: &Snapshot) -> Vec<Problem> {
     let mut problems = Vec::new();
@@ -37,6 +40,11 @@ pub(crate) fn problems(snapshot: &Snapshot) -> Vec<Problem> {
         problems.push(name_conflict(name, true));
     }
     problems.extend(lost_key(snapshot));
+    if let Err(why) = snapshot.cluster.spec.selector() {
+        let message =
+            format!("spec.allowedNamespaces.selector: {why}. Until then only the cluster's own namespace is admitted");
+        problems.push(Problem { reason: INVALID_SELECTOR, message, blocks_all: false });
+    }
     let pods = snapshot.masters.iter().filter_map(|master| master.pod.foreign());
     let services = snapshot.masters.iter().filter_map(|master| master.service.foreign());
     problems.extend(pods.chain(services).map(|name| name_conflict(name, false)));

@@ -1,5 +1,7 @@
 //! What a server says of itself, and whether it is fit to vote.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use redlock_engine::key::{ARMED_KEY, PREFIX as KEY_PREFIX};
 use redlock_engine::marker::ArmedMarker;
 
@@ -19,8 +21,8 @@ pub(crate) struct Facts {
     pub(crate) marker: Option<ArmedMarker>,
     /// Why it must not be armed; `None` if it may.
     pub(crate) unfit: Option<String>,
-    /// Namespaces whose clients can log in.
-    pub(crate) namespaces: Vec<String>,
+    /// Namespaces whose clients can log in, each with the digests of its passwords.
+    pub(crate) namespaces: BTreeMap<String, BTreeSet<String>>,
     /// It has `CLIENT SETINFO`.
     pub(crate) knows_setinfo: bool,
 }
@@ -46,7 +48,7 @@ impl Admin {
             .arg(ARMED_KEY)
             .cmd("DBSIZE")
             .cmd("ACL")
-            .arg("USERS")
+            .arg("LIST")
             .query_async(&mut self.connection)
             .await?;
         let facts = parse_facts(&info, marker.as_deref(), &users)?;
@@ -92,9 +94,16 @@ fn parse_facts(info: &str, marker: Option<&str>, users: &[String]) -> Result<Fac
         run_id: field(info, "run_id")?.to_owned(),
         marker: marker.and_then(ArmedMarker::parse),
         unfit: unfit(info)?,
-        namespaces: users.iter().filter_map(|user| user.strip_prefix(CLIENT_USER_PREFIX)).map(str::to_owned).collect(),
+        namespaces: users.iter().filter_map(|user| parse_user(user)).collect(),
         knows_setinfo: version >= (7, 2),
     })
+}
+
+/// The namespace of a client's user and the digests of its passwords, from a line of `ACL LIST`: `user ns-shop on #… ~redlock:shop/* …`.
+fn parse_user(line: &str) -> Option<(String, BTreeSet<String>)> {
+    let mut words = line.split(' ');
+    let namespace = words.nth(1)?.strip_prefix(CLIENT_USER_PREFIX)?;
+    Some((namespace.to_owned(), words.filter_map(|word| word.strip_prefix('#')).map(str::to_owned).collect()))
 }
 
 /// Why a server must not vote; the most important reason first.

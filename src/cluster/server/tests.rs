@@ -17,7 +17,7 @@ use super::arm::ArmError;
 use super::fitness::Facts;
 use super::{Admin, AdminError};
 use crate::cluster::build::conf::redis_conf;
-use crate::contract::credentials::RootKey;
+use crate::contract::credentials::{Password, RootKey};
 use crate::contract::names::{EVERY_NAMESPACE, client_user};
 
 /// A server as a master's pod runs it, except for its port and folder.
@@ -64,8 +64,19 @@ impl MasterServer {
     }
 
     fn clients(&self, namespaces: &[&str]) -> Clients {
-        let namespaces: Vec<_> = namespaces.iter().map(|&namespace| namespace.to_owned()).collect();
-        Clients::of(&self.key, &namespaces)
+        let mut clients = Clients::of(&self.key);
+        for &namespace in namespaces {
+            clients.admit(namespace, [self.password(namespace)]);
+        }
+        clients
+    }
+
+    /// The password of the clients of a namespace, of the first generation.
+    fn password(&self, namespace: &str) -> Password {
+        if namespace == EVERY_NAMESPACE {
+            return self.key.own_client_password();
+        }
+        self.key.client_password(&format!("uid of {namespace}"), 1, 1)
     }
 
     async fn arm(&self, namespaces: &[&str]) {
@@ -87,14 +98,14 @@ impl MasterServer {
     }
 
     async fn as_client<T: redis::FromRedisValue>(&self, namespace: &str, command: &str) -> redis::RedisResult<T> {
-        let password = self.key.client_password(namespace);
+        let password = self.password(namespace);
         self.run(&client_user(namespace), password.expose(), command).await
     }
 
     fn master(&self, namespace: &str) -> RedisMaster {
         let credentials = Credentials::Password {
             username: client_user(namespace),
-            password: self.key.client_password(namespace).expose().to_owned(),
+            password: self.password(namespace).expose().to_owned(),
         };
         let address = Address::Tcp("127.0.0.1".to_owned(), self.port);
         RedisMaster::connect(Endpoint {
@@ -115,7 +126,7 @@ async fn a_fresh_server_is_fit_and_lets_nobody_in_but_the_operator() {
     let server = MasterServer::start(&RootKey::generate()).await;
     let facts = server.facts().await;
     assert_eq!((facts.unfit.as_deref(), facts.marker.as_ref(), facts.is_armed()), (None, None, false));
-    assert_eq!(facts.namespaces, [""; 0]);
+    assert!(facts.namespaces.is_empty());
     assert_eq!(facts.run_id.len(), 40);
     let anonymous = redis::Client::open(format!("redis://127.0.0.1:{}", server.port)).unwrap();
     let mut anonymous = anonymous.get_multiplexed_async_connection().await.unwrap();
@@ -221,7 +232,7 @@ async fn clients_follow_the_namespaces_that_have_locks() {
 async fn setting_users_again_disturbs_nobody_who_is_connected() {
     let server = MasterServer::start(&RootKey::generate()).await;
     server.arm(&["tests"]).await;
-    let password = server.key.client_password("tests");
+    let password = server.password("tests");
     let url = format!("redis://{}:{}@127.0.0.1:{}", client_user("tests"), password.expose(), server.port);
     let client = redis::Client::open(url).unwrap();
     let mut subscriber = client.get_async_pubsub().await.unwrap();
@@ -321,4 +332,63 @@ async fn what_was_read_of_one_process_is_never_used_to_arm_the_next() {
     assert!(matches!(error, ArmError::NotSent(AdminError::Unreachable(_))), "{error}");
     let fresh = server.facts().await;
     assert!(!fresh.is_armed() && fresh.run_id != facts.run_id && fresh.namespaces.is_empty(), "{fresh:?}");
+}
+
+/// A connection that is logged in as the clients of `tests`.
+async fn logged_in(
+    server: &MasterServer,
+    password: &Password,
+) -> redis::RedisResult<redis::aio::MultiplexedConnection> {
+    let url = format!("redis://{}:{}@127.0.0.1:{}", client_user("tests"), password.expose(), server.port);
+    redis::Client::open(url)?.get_multiplexed_async_connection().await
+}
+
+async fn works(connection: &mut redis::aio::MultiplexedConnection) -> bool {
+    redis::cmd("GET").arg("redlock:tests/a").exec_async(connection).await.is_ok()
+}
+
+#[tokio::test]
+async fn two_passwords_are_valid_while_one_replaces_the_other_and_then_nobody_stays_with_the_former() {
+    let server = MasterServer::start(&RootKey::generate()).await;
+    server.arm(&["tests"]).await;
+    let (old, new) = (server.password("tests"), server.key.client_password("uid of tests", 2, 1));
+    let clients = |passwords: &[&Password]| {
+        let mut clients = Clients::of(&server.key);
+        clients.admit("tests", passwords.iter().map(|&password| password.clone()));
+        clients
+    };
+    let mut early = logged_in(&server, &old).await.unwrap();
+    let mut admin = server.admin().await;
+    let both = clients(&[&old, &new]);
+    admin.set_users(&admin.clone().facts().await.unwrap(), &both).await.unwrap();
+    let facts = admin.facts().await.unwrap();
+    assert!(both.are_known_to(&facts));
+    assert!(
+        works(&mut early).await && logged_in(&server, &old).await.is_ok() && logged_in(&server, &new).await.is_ok()
+    );
+
+    let only = clients(&[&new]);
+    assert!(only.replace_passwords_of(&facts) && !only.revoke_passwords_of(&facts));
+    admin.set_users(&facts, &only).await.unwrap();
+    assert!(only.are_known_to(&admin.facts().await.unwrap()));
+    assert!(!works(&mut early).await, "it was logged in with the former password");
+    assert!(logged_in(&server, &old).await.is_err());
+    assert!(works(&mut logged_in(&server, &new).await.unwrap()).await);
+}
+
+#[tokio::test]
+async fn a_revoked_password_stops_working_at_once_also_where_it_is_logged_in() {
+    let server = MasterServer::start(&RootKey::generate()).await;
+    server.arm(&["tests", "billing"]).await;
+    let (old, new) = (server.password("tests"), server.key.client_password("uid of tests", 1, 2));
+    let mut revoked = Clients::of(&server.key);
+    revoked.admit("tests", [new.clone()]);
+    revoked.admit("billing", [server.password("billing")]);
+    let mut connection = logged_in(&server, &old).await.unwrap();
+    let mut admin = server.admin().await;
+    let facts = admin.facts().await.unwrap();
+    assert!(revoked.revoke_passwords_of(&facts));
+    admin.set_users(&facts, &revoked).await.unwrap();
+    assert!(!works(&mut connection).await && logged_in(&server, &old).await.is_err());
+    assert!(logged_in(&server, &new).await.is_ok() && server.as_client::<String>("billing", "PING").await.is_ok());
 }

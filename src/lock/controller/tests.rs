@@ -181,7 +181,7 @@ async fn an_object_that_is_gone_needs_no_finalizer_removed() {
 #[tokio::test]
 async fn the_last_lock_of_a_namespace_takes_the_secret_for_clients_with_it() {
     let own = Binding::of(&fixtures::lock())
-        .secret(&fixtures::cluster(), &RootKey::generate().client_password("billing"))
+        .secret(&fixtures::cluster(), &RootKey::generate().client_password("uid of billing", 1, 1))
         .metadata;
     let metadata = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": own});
     let done = found(json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}));
