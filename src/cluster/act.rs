@@ -206,13 +206,12 @@ impl Executor<'_> {
         let same_users = clients.are_known_to(facts) && self.memory.has_set_users(&row.name, facts, clients);
         let mut result = Ok(());
         if !same_users {
-            let replaces = clients.replace_passwords_of(facts);
-            if replaces && self.has_closed_connections && !clients.revoke_passwords_of(facts) {
+            if clients.wait_at(facts, self.has_closed_connections) {
                 return Ok(Attempt::Retry);
             }
             self.api.require_leadership()?;
             result = admin.set_users(facts, clients).await;
-            self.has_closed_connections |= replaces;
+            self.has_closed_connections |= clients.replace_passwords_of(facts);
         }
         if result.is_ok() && !same_cap {
             self.api.require_leadership()?;

@@ -187,7 +187,7 @@ mod tests {
             let namespaces = client_namespaces(cluster, &masters, &watches);
             assert!(namespaces.iter().all(|(name, namespace)| namespace.uid == format!("uid of {name}")));
             assert!(namespaces.iter().all(|(name, namespace)| namespace.in_use != (name == "left")));
-            Vec::from_iter(namespaces.into_keys())
+            namespaces.into_keys().collect::<Vec<_>>()
         };
         assert_eq!(names(&cluster), ["keys"]);
         cluster.spec.allowed_namespaces = Some(AllowedNamespaces { from: NamespacesFrom::All, selector: None });

@@ -202,7 +202,7 @@ impl MasterPlan {
             // It cannot be asked. Its pod runs, and its process never comes back once it has ended: it is as it was.
             ObservedServer::KeyLost if self.row.state == MasterState::Armed => {}
             ObservedServer::KeyLost => {
-                self.row.message = Some("it cannot be asked: the cluster's root key is lost".to_owned())
+                self.row.message = Some("it cannot be asked: the cluster's root key is lost".to_owned());
             }
             ObservedServer::Unreachable(_) | ObservedServer::NotAsked => {
                 let voted = self.row.run_id.is_some();

@@ -27,9 +27,8 @@ pub(crate) enum ObjectPlan<K> {
 /// process remembers.
 pub(crate) fn plan_secret(snapshot: &Snapshot) -> ObjectPlan<Secret> {
     match (&snapshot.secret, &snapshot.key) {
-        (Existing::Absent, Some(_)) => ObjectPlan::Create,
         (Existing::Absent, None) if snapshot.was_started() => ObjectPlan::Leave,
-        (Existing::Absent, None) => ObjectPlan::Create,
+        (Existing::Absent, _) => ObjectPlan::Create,
         (Existing::Ours(live), Some(key)) => ObjectPlan::applying(live, build::secret(&snapshot.cluster, key)),
         (Existing::Ours(_), None) | (Existing::Orphan | Existing::Foreign(_), _) => ObjectPlan::Leave,
     }

@@ -45,7 +45,13 @@ impl Clients {
         self.outdated(facts).any(|(_, keeps_one)| keeps_one)
     }
 
-    /// Whether the server accepts a password that was revoked, or of a client that may not log in any more. That does not wait.
+    /// Whether the server keeps its users for now: its clients would have to log in again right after those of another master
+    /// (`has_closed_connections`). Leases need a majority, so masters go one after the other. A revoked password does not wait.
+    pub(crate) fn wait_at(&self, facts: &Facts, has_closed_connections: bool) -> bool {
+        has_closed_connections && self.replace_passwords_of(facts) && !self.revoke_passwords_of(facts)
+    }
+
+    /// Whether the server accepts a password that was revoked, or of a client that may not log in any more.
     pub(crate) fn revoke_passwords_of(&self, facts: &Facts) -> bool {
         self.outdated(facts).any(|(_, keeps_one)| !keeps_one)
             || facts.namespaces.keys().any(|namespace| !self.0.contains_key(namespace))
@@ -132,6 +138,8 @@ mod tests {
             let found =
                 (wanted.are_known_to(&facts), wanted.replace_passwords_of(&facts), wanted.revoke_passwords_of(&facts));
             assert_eq!(found, (is_same, replaces, revokes), "{wanted:?} {has:?}");
+            let waits = [false, true].map(|has_closed| wanted.wait_at(&facts, has_closed));
+            assert_eq!(waits, [false, replaces], "a replaced password waits for its turn, a revoked one does not");
         }
     }
 }
