@@ -4,9 +4,10 @@ use std::sync::Mutex;
 
 use futures::FutureExt as _;
 use http::{Method, Request, Response};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::client::Body;
-use kube::core::DeserializeGuard;
+use kube::core::{DeserializeGuard, PartialObjectMetaExt as _};
 use redlock_test_servers::server::{PATIENCE, eventually};
 use serde_json::{Value, json};
 use tower_test::mock::{self, Handle};
@@ -320,6 +321,37 @@ async fn a_changed_lock_names_its_cluster_and_one_that_cannot_be_read_names_all(
     assert_eq!(named(), ["other", "votes"]);
     feeds.locks.take(watcher::Event::Delete(lock(&on_votes())));
     assert_eq!(named(), ["votes"]);
+}
+
+#[tokio::test]
+async fn a_changed_namespace_names_the_clusters_that_it_uses() {
+    let named_cluster = |name: &str| {
+        let mut cluster = fixtures::cluster(3);
+        cluster.metadata.name = Some(name.to_owned());
+        DeserializeGuard(Ok(cluster))
+    };
+    let namespace = |name: &str| {
+        let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+        metadata.into_response_partial::<Namespace>()
+    };
+    let (watches, mut feeds) = Watches::new();
+    feeds.clusters.list(["other", "votes"].map(named_cluster));
+    feeds.locks.list([lock(&on_votes())]);
+    let mut changed = Box::pin(clusters_of_changed_namespaces(&watches));
+    let mut named = || {
+        let names = std::iter::from_fn(|| changed.next().now_or_never().flatten()).map(|cluster| cluster.name);
+        let mut names: Vec<_> = names.collect();
+        names.sort_unstable();
+        names
+    };
+    feeds.namespaces.list([namespace("billing")]);
+    assert_eq!(named(), ["other", "votes"]);
+    for event in [watcher::Event::Apply(namespace("billing")), watcher::Event::Delete(namespace("billing"))] {
+        feeds.namespaces.take(event);
+        assert_eq!(named(), ["votes"]);
+    }
+    feeds.namespaces.take(watcher::Event::Apply(namespace("shop")));
+    assert_eq!(named(), [""; 0], "it uses none");
 }
 
 #[test]
