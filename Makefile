@@ -32,6 +32,10 @@ soak: ## Processes and real servers under faults, for MINUTES=10 (SEED=1: these 
 	cargo build --locked --example soak-contender
 	SOAK_MINUTES='$(MINUTES)' SOAK_SEED='$(SEED)' SOAK_IDLE='$(SOAK_IDLE)' cargo test --locked --test soak -- --ignored --nocapture
 
+.PHONY: mutants
+mutants: ## Plant each fault of tests/mutants in a copy of the tree: a test must fail (TEST='name ...': only those)
+	@hack/mutants.sh $(TEST)
+
 .PHONY: interop
 interop: ## The engine beside other RedLock libraries: redsync, node-redlock (TEST=name: only those)
 	@hack/interop.sh $(TEST)

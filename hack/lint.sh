@@ -12,6 +12,8 @@ hack/words.sh
 say "shellcheck"
 mapfile -t scripts < <(find hack .ci redlock/benches -name '*.sh' -o -path .ci/run)
 shellcheck "${scripts[@]}"
+say "mutants apply"
+hack/mutants.sh --check
 say "clippy"
 cargo clippy --quiet --workspace --all-targets --locked -- -D warnings
 say "rustdoc"

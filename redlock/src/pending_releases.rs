@@ -19,9 +19,12 @@ pub(crate) const UNKNOWN_TTL: Duration = Duration::from_secs(5 * 60);
 /// Pauses before a release is sent again to a master that is connected and did not confirm it.
 const PAUSES: [Duration; 4] =
     [Duration::from_millis(20), Duration::from_millis(100), Duration::from_millis(500), Duration::from_secs(1)];
-/// First pause before a release that found no key is sent again; it doubles. The key may still be on its way, on a
-/// connection that has broken: TCP goes on sending about as long after an outage as that has lasted.
-const DOUBT: Duration = Duration::from_secs(1);
+/// Pause before a release that found no key is sent again. The key may still be on its way, on a connection that has broken:
+/// TCP goes on sending about as long after an outage as that has lasted. A key that comes late keeps the lock from everybody
+/// for no longer than this.
+const DOUBT: Duration = Duration::from_millis(500);
+/// So often it is sent again after the same pause. Then the pause doubles: after a long outage few keys are still to come.
+const DOUBTS: u32 = 16;
 
 /// A release that a master has not confirmed.
 #[derive(Clone, Debug)]
@@ -58,7 +61,7 @@ impl PendingRelease {
 
     /// The same after the master said that it has no key of this owner, which may still come.
     pub(crate) fn after_no_key(mut self, now: Instant) -> Self {
-        self.due = now + DOUBT * 2_u32.saturating_pow(self.doubts.min(16));
+        self.due = now + DOUBT * 2_u32.saturating_pow(self.doubts.saturating_sub(DOUBTS - 1).min(16));
         (self.failures, self.doubts) = (0, self.doubts + 1);
         self
     }
@@ -222,9 +225,12 @@ mod tests {
             release = release.after_failure(error, now);
             assert_eq!(release.due - now, Duration::from_millis(pause), "{error}");
         }
-        for pause in [1, 2, 4, 8] {
-            release = release.after_no_key(now);
-            assert_eq!(release.due - now, Duration::from_secs(pause));
-        }
+        let pauses: Vec<_> = (0..DOUBTS + 3)
+            .map(|_| {
+                release = release.clone().after_no_key(now);
+                (release.due - now).as_millis()
+            })
+            .collect();
+        assert_eq!(pauses, [vec![500; 16], vec![1000, 2000, 4000]].concat());
     }
 }

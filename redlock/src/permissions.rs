@@ -27,6 +27,14 @@ pub fn acl_rules(namespace: &str, knows_setinfo: bool) -> Vec<String> {
     rules
 }
 
+/// The same for clients that may run only scripts that are [loaded](crate::redis_master::scripts) on the server before.
+#[must_use]
+pub fn acl_rules_without_eval(namespace: &str, knows_setinfo: bool) -> Vec<String> {
+    let mut rules = acl_rules(namespace, knows_setinfo);
+    rules.retain(|rule| rule != "+eval");
+    rules
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -51,5 +59,12 @@ mod tests {
         );
         assert!(rules.contains(&"+client|setinfo".to_owned()));
         assert!(!acl_rules("billing", false).contains(&"+client|setinfo".to_owned()));
+    }
+
+    #[test]
+    fn without_eval_a_client_has_all_other_permissions() {
+        let (all, fewer) = (acl_rules("billing", true), acl_rules_without_eval("billing", true));
+        assert_eq!(all.iter().filter(|rule| !fewer.contains(rule)).collect::<Vec<_>>(), ["+eval"]);
+        assert!(fewer.contains(&"+evalsha".to_owned()));
     }
 }

@@ -107,6 +107,10 @@ pub struct RedisLockClusterSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_namespaces: Option<AllowedNamespaces>,
 
+    /// Which scripts clients may run on the masters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scripts: Option<ClientScripts>,
+
     /// CPU and memory of each Redis container. Default: requests of 50m and 64Mi, a memory limit of 256Mi. A memory limit is at
     /// least 32Mi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -186,6 +190,18 @@ pub enum NamespacesFrom {
     All,
     /// The cluster's own namespace, and those whose labels match.
     Selector,
+}
+
+/// Which scripts clients may run on the masters. `Any` (the default): also their own, by `EVAL`, so that every RedLock library works.
+/// `Builtin`: only those of this project, which the operator loads before it lets clients in. It is for namespaces that share a
+/// cluster and do not trust each other. Other libraries then acquire locks, but can neither renew nor release them.
+#[derive(schemars::JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ClientScripts {
+    /// Also their own.
+    #[default]
+    Any,
+    /// Only those that the operator loaded.
+    Builtin,
 }
 
 /// The state of a cluster, as the operator reports it.
@@ -280,6 +296,12 @@ pub struct MasterStatus {
     /// UID of the master's pod; of the last one while there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_uid: Option<String>,
+    /// Kubernetes node of that pod, recorded before its server is armed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_name: Option<String>,
+    /// Boot id of that Kubernetes node then. With another one the machine has restarted, and the server has ended.
+    #[serde(default, rename = "bootID", skip_serializing_if = "Option::is_none")]
+    pub boot_id: Option<String>,
     /// `run_id` of the server process that the operator last armed. It is recorded before the marker is written: a server
     /// with this `run_id` and no marker has lost its data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -313,9 +335,11 @@ pub enum MasterState {
     Quarantined,
     /// Its pod is being deleted, or its Kubernetes node does not answer. It is not replaced until the pod is surely gone.
     Terminating,
+    /// The object of its pod is gone, and nothing proves that its server has ended. It is not replaced until that is proven.
+    Vanished,
     /// Its pod runs, but the operator cannot reach it.
     Unreachable,
-    /// It runs, but must not keep locks (a replica, an eviction policy, foreign data): it is not armed.
+    /// It runs, but must not keep locks (a replica, an eviction policy, a wrong clock, foreign data): it is not armed.
     Misconfigured,
 }
 
@@ -328,6 +352,8 @@ impl MasterStatus {
             state,
             address: None,
             pod_uid: None,
+            node_name: None,
+            boot_id: None,
             run_id: None,
             armed_since: None,
             crashes: 0,
@@ -357,7 +383,7 @@ impl RedisLockClusterSpec {
     /// How long a master that went away stays in quarantine. At least [`least_restart_delay`], whatever was stored.
     #[must_use]
     pub fn restart_delay(&self) -> StdDuration {
-        let delay = self.restart_delay.map_or(self.max_ttl() + RESTART_DELAY_MARGIN, Into::into);
+        let delay = self.restart_delay.map_or(self.max_ttl().saturating_add(RESTART_DELAY_MARGIN), Into::into);
         delay.max(least_restart_delay(self.max_ttl()))
     }
 
@@ -378,6 +404,12 @@ impl RedisLockClusterSpec {
     #[must_use]
     pub fn call_timeout(&self) -> StdDuration {
         self.call_timeout.map_or(DEFAULT_CALL_TIMEOUT, Into::into)
+    }
+
+    /// Which scripts clients may run.
+    #[must_use]
+    pub fn scripts(&self) -> ClientScripts {
+        self.scripts.unwrap_or_default()
     }
 
     /// Whether a `DistributedLock` of `namespace`, which has these labels, may use this cluster, which is in the namespace `own`. A
@@ -405,7 +437,8 @@ impl RedisLockClusterSpec {
 #[must_use]
 pub fn least_restart_delay(max_ttl: StdDuration) -> StdDuration {
     // By whole seconds, as the rule of the definition can count.
-    max_ttl + StdDuration::from_millis(max_ttl.as_secs() * 10) + StdDuration::from_secs(2)
+    let one_percent = StdDuration::from_millis(max_ttl.as_secs().saturating_mul(10));
+    max_ttl.saturating_add(one_percent).saturating_add(StdDuration::from_secs(2))
 }
 
 #[cfg(test)]

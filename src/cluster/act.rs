@@ -4,7 +4,9 @@
 //! changed.
 
 use k8s_openapi::api::core::v1::{Pod, Secret, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
+use serde_json::json;
 
 use super::build;
 use super::clock::now;
@@ -13,14 +15,20 @@ use super::decide::master::{MasterAction, MasterPlan};
 use super::decide::objects::ObjectPlan;
 use super::look_up::Admins;
 use super::memory::Memory;
-use super::observed::{ObservedMaster, ObservedServer, Snapshot};
+use super::observed::{ObservedMaster, ObservedPod, ObservedServer, Snapshot};
 use super::server::Admin;
 use super::server::acl::Clients;
 use super::server::arm::ArmError;
 use super::server::fitness::Facts;
+use crate::api::RedisLockCluster;
 use crate::api::cluster::{MasterState, MasterStatus};
 use crate::contract::credentials::RootKey;
-use crate::operator::api_server::{ApiServer, Category, Error};
+use crate::contract::names;
+use crate::operator::api_server::{ApiServer, Category, Error, Object};
+use crate::operator::finalizer;
+
+/// What a record says of a pod that the API server refuses.
+pub(crate) const REFUSED: &str = "its pod cannot be created: ";
 
 /// What became of the masters.
 #[derive(Debug)]
@@ -107,6 +115,10 @@ async fn act_on_secret(
             Ok(())
         }
         ObjectPlan::Apply(secret) => api.apply(&*secret).await.map(drop),
+        ObjectPlan::TakeOver(uid) => {
+            let name = names::auth_secret(&snapshot.cluster.name_any());
+            take_over::<Secret>(api, &snapshot.cluster, &name, &uid).await
+        }
     }
 }
 
@@ -122,7 +134,16 @@ async fn act_on_service(
             api.create(&build::service(&snapshot.cluster, master, &now().to_string())).await.map(drop)
         }
         ObjectPlan::Apply(service) => api.apply(&*service).await.map(drop),
+        ObjectPlan::TakeOver(uid) => take_over::<Service>(api, &snapshot.cluster, master, &uid).await,
     }
+}
+
+/// Makes this very object, which has no owner any more, one of `cluster`.
+async fn take_over<K: Object>(api: &ApiServer, cluster: &RedisLockCluster, name: &str, uid: &str) -> Result<(), Error> {
+    let owner = json!({"op": "add", "path": "/metadata/ownerReferences", "value": [build::owner_reference(cluster)]});
+    api.patch_metadata::<K>(&cluster.namespace().unwrap_or_default(), name, uid, &[owner]).await?;
+    tracing::info!(object = name, kind = %K::kind(&()), "taken over from a former cluster");
+    Ok(())
 }
 
 // === impl Executor ===
@@ -136,7 +157,16 @@ impl Executor<'_> {
     ) -> Result<(MasterStatus, Attempt), Error> {
         let attempt = match (plan.action, reached) {
             (MasterAction::Create, _) => self.create_pod(master, &mut plan).await?,
-            (MasterAction::Delete, _) => self.delete_pod(master).await?,
+            (MasterAction::Protect, _) => self.protect_pod(master).await?,
+            (MasterAction::Delete, server) => {
+                self.disarm(server, &plan).await?;
+                self.delete_pod(master).await?
+            }
+            (MasterAction::Release, server) => {
+                // It may reply although its machine was declared dead. Only while the object stands its address is its own.
+                self.disarm(server, &plan).await?;
+                self.release_pod(master).await?
+            }
             (MasterAction::Arm, Some(server)) => self.arm(server, &mut plan).await?,
             (MasterAction::Nothing, Some(server)) if plan.row.state == MasterState::Armed => {
                 self.maintain(server, &plan.row).await?
@@ -144,11 +174,11 @@ impl Executor<'_> {
             (MasterAction::Arm | MasterAction::Nothing, _) => Attempt::Done,
         };
         // `crashed` and `wake` are the driver's.
-        let MasterPlan { row, action: _, crashed: _, wake: _ } = plan;
+        let MasterPlan { row, action: _, crashed: _, failed_start: _, wake: _ } = plan;
         Ok((row, attempt))
     }
 
-    async fn create_pod(&self, master: &ObservedMaster, plan: &mut MasterPlan) -> Result<Attempt, Error> {
+    async fn create_pod(&mut self, master: &ObservedMaster, plan: &mut MasterPlan) -> Result<Attempt, Error> {
         let pod = build::pod(&self.snapshot.cluster, &master.name, self.default_image);
         match self.api.create(&pod).await {
             Ok(pod) => {
@@ -158,22 +188,62 @@ impl Executor<'_> {
             // A quota or an admission policy, for instance. The other masters do not suffer from it.
             Err(error) => match refusal(&error) {
                 Some(refusal) => {
-                    plan.row.message = Some(format!("its pod cannot be created: {refusal}"));
-                    Ok(Attempt::Retry)
+                    plan.row.message = Some(format!("{REFUSED}{refusal}"));
+                    self.memory.note_failed_start(&master.name, None);
+                    Ok(Attempt::Done)
                 }
                 None => Err(error),
             },
         }
     }
 
+    async fn protect_pod(&self, master: &ObservedMaster) -> Result<Attempt, Error> {
+        if let Some(pod) = master.pod.ours() {
+            finalizer::add::<Pod>(self.api, &self.metadata_of(master, pod), names::MASTER_FINALIZER).await?;
+        }
+        // The pod has changed, which triggers the next reconcile.
+        Ok(Attempt::Done)
+    }
+
+    /// Deletes the pod and lets its object go: its end is recorded.
+    async fn release_pod(&self, master: &ObservedMaster) -> Result<Attempt, Error> {
+        self.delete_pod(master).await?;
+        if let Some(pod) = master.pod.of_our_making() {
+            finalizer::remove::<Pod>(self.api, &self.metadata_of(master, pod), names::MASTER_FINALIZER).await?;
+        }
+        Ok(Attempt::Done)
+    }
+
+    /// What patches of the pod need of its metadata.
+    fn metadata_of(&self, master: &ObservedMaster, pod: &ObservedPod) -> ObjectMeta {
+        ObjectMeta {
+            name: Some(master.name.clone()),
+            namespace: self.snapshot.cluster.namespace(),
+            uid: Some(pod.uid.clone()),
+            finalizers: Some(pod.finalizers.clone()),
+            ..ObjectMeta::default()
+        }
+    }
+
     /// Deletes this very pod, without force: where the Kubernetes node does not answer, the object stays, and with it the
     /// master's place.
     async fn delete_pod(&self, master: &ObservedMaster) -> Result<Attempt, Error> {
-        if let Some(pod) = master.pod.ours() {
+        if let Some(pod) = master.pod.of_our_making().filter(|pod| !pod.is_deleting) {
             let namespace = self.snapshot.cluster.namespace().unwrap_or_default();
             self.api.delete::<Pod>(&namespace, &master.name, &pod.uid).await?;
         }
         Ok(Attempt::Done)
+    }
+
+    /// Takes the vote from a server that has lost its data or is unfit, whose pod is about to be deleted: it could vote until it ends.
+    async fn disarm(&self, server: Option<Reached<'_>>, plan: &MasterPlan) -> Result<(), Error> {
+        let Some(mut server) = server.filter(|_| plan.row.restart_not_before.is_some()) else { return Ok(()) };
+        self.api.require_leadership()?;
+        let why = plan.row.message.as_deref().unwrap_or("its pod is deleted");
+        if let Err(error) = server.admin.disarm(why).await {
+            tracing::warn!(master = plan.row.name, %error, "failed to disarm a master, whose pod is deleted now");
+        }
+        Ok(())
     }
 
     async fn arm(&mut self, server: Reached<'_>, plan: &mut MasterPlan) -> Result<Attempt, Error> {
@@ -204,20 +274,16 @@ impl Executor<'_> {
         let max_ttl = self.snapshot.cluster.spec.max_ttl();
         let same_cap = facts.marker.as_ref().is_some_and(|marker| marker.cap.as_millis() == max_ttl.as_millis());
         let same_users = clients.are_known_to(facts) && self.memory.has_set_users(&row.name, facts, clients);
-        let mut result = Ok(());
-        if !same_users {
-            if clients.wait_at(facts, self.has_closed_connections) {
-                return Ok(Attempt::Retry);
-            }
-            self.api.require_leadership()?;
-            result = admin.set_users(facts, clients).await;
-            self.has_closed_connections |= clients.replace_passwords_of(facts);
+        if same_users && same_cap {
+            return Ok(Attempt::Done);
         }
-        if result.is_ok() && !same_cap {
-            self.api.require_leadership()?;
-            result = admin.set_cap(facts, max_ttl).await;
+        if clients.wait_at(facts, self.has_closed_connections) {
+            return Ok(Attempt::Retry);
         }
-        match result {
+        self.api.require_leadership()?;
+        // Whatever becomes of the answer: they may be closed.
+        self.has_closed_connections |= clients.replace_passwords_of(facts);
+        match admin.maintain(facts, clients, max_ttl).await {
             Ok(()) => {
                 self.memory.note_users(&row.name, facts, clients);
                 Ok(Attempt::Done)

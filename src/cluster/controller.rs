@@ -1,5 +1,6 @@
 //! The controller: what triggers a reconcile, the steps of one, and when the next one is due.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,26 +10,29 @@ use kube::runtime::controller::{self, Action, Controller};
 use kube::runtime::events::EventType;
 use kube::runtime::watcher;
 use kube::{Api, Resource, ResourceExt};
-use tokio::time::{Instant, timeout};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::{Instant, MissedTickBehavior, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::act::{Acted, act};
 use super::clock::now;
 use super::decide::{ClusterPlan, Rules, decide};
 use super::events;
-use super::look_up::look_up;
+use super::look_up::{Found, look_up};
 use super::memory::{Memories, Memory};
 use super::monitor::{MonitorTarget, Monitors};
 use super::observed::Snapshot;
+use super::retire::retire;
 use super::status::write_status;
+use super::tombstones;
 use crate::api::cluster::{MasterState, MasterStatus};
 use crate::api::{RedisLockCluster, RedisLockClusterStatus, WatchedCluster};
-use crate::contract::names::MASTER_SELECTOR;
+use crate::contract::names::{CLUSTER_FINALIZER, CLUSTER_LABEL, MASTER_SELECTOR};
 use crate::operator::api_server::{Category, Error};
 use crate::operator::health::CLUSTER_CONTROLLER;
 use crate::operator::watch::locks::{ClusterObjectRef, cluster_of};
 use crate::operator::watch::{Change, Watches};
-use crate::operator::{Context, controller_config, error_chain, watch_config};
+use crate::operator::{Context, controller_config, error_chain, finalizer, watch_config};
 
 /// What metrics call this controller.
 const CONTROLLER: &str = "cluster";
@@ -57,15 +61,20 @@ struct Reconciler {
 pub(crate) async fn run(ctx: Context, default_image: String, shutdown: CancellationToken) {
     let (client, metrics, health, watches) =
         (ctx.client.clone(), ctx.metrics.clone(), ctx.health.clone(), ctx.watches.clone());
-    let (monitors, findings) = Monitors::new(watches.clusters.clone(), metrics.clone());
+    let (monitors, findings) = Monitors::new(watches.clusters.clone(), metrics.clone(), ctx.leadership.clone());
+    let (sweeps, mut swept) = tokio::sync::mpsc::unbounded_channel();
     let gained = ctx.leadership.changes().filter(|leads| std::future::ready(*leads)).map(|_| ());
     let reconciler = Arc::new(Reconciler { ctx, monitors, default_image, memories: Memories::default() });
+    let retiring = Arc::clone(&reconciler);
     // The clusters themselves come from the shared watch, so the controller gets a stream that never yields.
     let no_events = stream::pending::<watcher::Result<WatchedCluster>>();
     let running = Controller::for_stream(no_events, watches.clusters.store().clone())
         .with_config(controller_config())
-        .owns(Api::<Pod>::all(client.clone()), watch_config().labels(MASTER_SELECTOR))
-        .owns(Api::<Service>::all(client), watch_config().labels(MASTER_SELECTOR))
+        // By label: a pod whose owner is gone is of its cluster all the same.
+        .watches(Api::<Pod>::all(client.clone()), watch_config().labels(MASTER_SELECTOR), |pod| cluster_by_label(&pod))
+        .watches(Api::<Service>::all(client), watch_config().labels(MASTER_SELECTOR), |service| {
+            cluster_by_label(&service)
+        })
         .reconcile_on(watches.clusters.references())
         .reconcile_on(clusters_of_changed_locks(&watches))
         .reconcile_on(clusters_of_changed_namespaces(&watches))
@@ -74,14 +83,20 @@ pub(crate) async fn run(ctx: Context, default_image: String, shutdown: Cancellat
         .graceful_shutdown_on(shutdown.cancelled_owned())
         .run(reconcile, error_policy, reconciler)
         .for_each(|result| {
-            if let Err(controller::Error::QueueError(error)) = result {
-                metrics.watch_failed("Pod, Service");
-                tracing::warn!(error = error_chain(&error), "the watch of the masters' pods or Services failed");
+            match result {
+                Err(controller::Error::QueueError(error)) => {
+                    metrics.watch_failed("Pod, Service");
+                    tracing::warn!(error = error_chain(&error), "the watch of the masters' pods or Services failed");
+                }
+                // Something of a cluster that does not exist has changed. The receiver is right here.
+                Err(controller::Error::ObjectNotFound(cluster)) => drop(sweeps.send((cluster.namespace, cluster.name))),
+                _ => {}
             }
             std::future::ready(())
         });
     tokio::select! {
         () = running => {}
+        () = sweep(&retiring, &mut swept) => {}
         () = health.arrive_with(CLUSTER_CONTROLLER, watches.listed()) => {}
     }
 }
@@ -112,6 +127,55 @@ fn clusters_of_changed_namespaces(watches: &Watches) -> impl Stream<Item = Clust
         }
         stream::iter(changed)
     })
+}
+
+/// The cluster that an object is labelled with.
+fn cluster_by_label<K: ResourceExt>(object: &K) -> Option<ClusterObjectRef> {
+    let cluster = object.labels().get(CLUSTER_LABEL)?;
+    Some(ClusterObjectRef::new(cluster).within(&object.namespace()?))
+}
+
+/// Lets go what clusters have left that do not exist any more, and makes the store of tombstones, whenever this process leads.
+async fn sweep(reconciler: &Reconciler, named: &mut UnboundedReceiver<(Option<String>, String)>) {
+    let ctx = &reconciler.ctx;
+    let mut left = BTreeSet::new();
+    let mut ticks = tokio::time::interval(RETRY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut has_store = false;
+    loop {
+        tokio::select! {
+            Some((namespace, name)) = named.recv() => drop(left.insert((namespace.unwrap_or_default(), name))),
+            _ = ticks.tick() => {}
+        }
+        if !ctx.leadership.is_leader() {
+            continue;
+        }
+        if !has_store {
+            has_store = tombstones::ensure_store(ctx, now()).await.inspect_err(tell_sweep).is_ok();
+        }
+        ctx.watches.listed().await;
+        for (namespace, name) in std::mem::take(&mut left) {
+            // The watch may be behind.
+            let swept = async {
+                match ctx.api.get::<RedisLockCluster>(&namespace, &name).await? {
+                    Some(_) => Ok(()),
+                    None => {
+                        let gone = ClusterObjectRef::new(&name).within(&namespace);
+                        let key = reconciler.memories.root_key_of(&gone).await;
+                        retire(ctx, (&namespace, &name), None, key.as_ref()).await
+                    }
+                }
+            };
+            if let Err(error) = swept.await {
+                tell_sweep(&error);
+                left.insert((namespace, name));
+            }
+        }
+    }
+}
+
+fn tell_sweep(error: &Error) {
+    tracing::warn!(error = error_chain(error), "what deleted clusters have left is not cleaned up yet");
 }
 
 #[tracing::instrument(skip_all, fields(namespace = cluster.namespace(), cluster = cluster.name_any()))]
@@ -167,11 +231,24 @@ impl Reconciler {
         ctx.watches.listed().await;
         let memory = self.memories.of(cached, &ctx.watches.clusters);
         let mut memory = memory.lock().await;
+        memory.note_stuck(self.monitors.stuck(cached));
 
         // Look up (IO): the objects, and what the servers say of themselves.
-        let Some((mut snapshot, admins)) = look_up(ctx, cached, &memory).await? else {
-            return Ok(Action::await_change());
+        let (mut snapshot, admins) = match look_up(ctx, cached, &memory).await? {
+            Found::Nothing => return Ok(Action::await_change()),
+            Found::Deleted(cluster) => {
+                let name = (&*cluster.namespace().unwrap_or_default(), &*cluster.name_any());
+                retire(ctx, name, Some(&cluster), memory.root_key()).await?;
+                return Ok(Action::await_change());
+            }
+            Found::Cluster(snapshot, admins) => (*snapshot, admins),
         };
+        if !finalizer::is_on(snapshot.cluster.meta(), CLUSTER_FINALIZER) {
+            // Before anything is made that has to be retired. The change triggers the next reconcile.
+            finalizer::add::<RedisLockCluster>(&ctx.api, snapshot.cluster.meta(), CLUSTER_FINALIZER).await?;
+            return Ok(Action::requeue(OUTDATED_RETRY));
+        }
+        let is_new = snapshot.cluster.status.as_ref().is_none_or(|status| status.masters.is_empty());
         let before = snapshot.cluster.status.clone();
 
         // Decide (pure): what to do, given that and the time.
@@ -184,6 +261,11 @@ impl Reconciler {
 
         // Record (IO): what is about to be done must be on record before it is done.
         write_status(&ctx.api, &mut snapshot.cluster, plan.rows(), &problems, &credentials).await?;
+        if is_new {
+            // What it said is in the record now.
+            let (namespace, name) = (snapshot.cluster.namespace().unwrap_or_default(), snapshot.cluster.name_any());
+            tombstones::write(ctx, &namespace, &name, None, now()).await?;
+        }
 
         // Act (IO): objects, then masters.
         let Acted { rows, retry } = act(&ctx.api, &snapshot, admins, plan, &self.default_image, &mut memory).await?;
@@ -193,11 +275,16 @@ impl Reconciler {
         self.report(&snapshot, before.as_ref(), &mut memory).await;
 
         // When next: when the first delay is over, soon if something failed, and seldom if all is well.
-        Ok(Action::requeue(requeue_after(recorded(&snapshot.cluster), wake, retry)))
+        let rows = recorded(&snapshot.cluster);
+        let wake = rows.iter().filter_map(|row| memory.backoff(&row.name)).chain(wake).min();
+        Ok(Action::requeue(requeue_after(rows, wake, retry)))
     }
 
     /// Remembers, by the monotonic clock, and counts the masters that are gone, or without their data, as of now.
     fn note_crashes(&self, cluster: &RedisLockCluster, plan: &ClusterPlan, memory: &mut Memory) {
+        for plan in plan.masters.iter().filter(|plan| plan.failed_start) {
+            memory.note_failed_start(&plan.row.name, plan.row.pod_uid.as_deref());
+        }
         for master in plan.crashed() {
             memory.note_gone(master);
             self.ctx.metrics.master_crashed(&cluster.namespace().unwrap_or_default(), &cluster.name_any());

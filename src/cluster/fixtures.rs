@@ -1,18 +1,22 @@
 //! A cluster and its masters as tests need them.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::Resource;
 use redlock_engine::marker::ArmedMarker;
+use tokio::time::Instant;
 
 use super::decide::Rules;
-use super::observed::{Existing, ObservedMaster, ObservedPod, ObservedServer, Stage};
+use super::observed::{Existing, ObservedMaster, ObservedNode, ObservedPod, ObservedServer, Stage};
+use super::server::clock::{ClockReading, Moment};
 use super::server::fitness::Facts;
 use crate::api::cluster::{MasterState, MasterStatus};
 use crate::api::{RedisLockCluster, RedisLockClusterSpec};
+use crate::contract::names::{CLUSTER_FINALIZER, MASTER_FINALIZER};
 
 /// A cluster `votes` with this number of masters, in the namespace `keys`, with a uid.
 pub(crate) fn cluster(masters: i32) -> RedisLockCluster {
@@ -23,6 +27,7 @@ pub(crate) fn cluster(masters: i32) -> RedisLockCluster {
         restart_delay: None,
         call_timeout: None,
         allowed_namespaces: None,
+        scripts: None,
         resources: None,
         credentials: None,
     };
@@ -30,6 +35,7 @@ pub(crate) fn cluster(masters: i32) -> RedisLockCluster {
     cluster.meta_mut().namespace = Some("keys".to_owned());
     cluster.meta_mut().uid = Some("11111111-2222-3333-4444-555555555555".to_owned());
     cluster.meta_mut().generation = Some(1);
+    cluster.meta_mut().finalizers = Some(vec![CLUSTER_FINALIZER.to_owned()]);
     cluster
 }
 
@@ -54,10 +60,12 @@ pub(crate) fn row(state: MasterState) -> MasterStatus {
     MasterStatus::new("votes-0", state)
 }
 
-/// A master that voted as the process `run-1` in the pod `pod-1`.
+/// A master that voted as the process `run-1` in the pod `pod-1`, on the Kubernetes node `n1` since its start `boot-1`.
 pub(crate) fn armed() -> MasterStatus {
     MasterStatus {
         pod_uid: Some("pod-1".to_owned()),
+        node_name: Some("n1".to_owned()),
+        boot_id: Some("boot-1".to_owned()),
         run_id: Some("run-1".to_owned()),
         armed_since: Some(MicroTime(at(-1_000))),
         ..row(MasterState::Armed)
@@ -86,14 +94,46 @@ pub(crate) fn master(row: Option<MasterStatus>, pod: Existing<ObservedPod>, serv
         service: Existing::Absent,
         pod,
         server,
+        node: ObservedNode::Unknown,
+        is_vouched_gone: false,
         since_gone: None,
+        backoff: None,
     }
 }
 
 /// A pod of ours.
 pub(crate) fn pod(uid: &str, stage: Stage) -> Existing<ObservedPod> {
-    let ip = Some("10.0.0.1".to_owned());
-    Existing::Ours(ObservedPod { uid: uid.to_owned(), ip, stage, hash: Some(WANTED.to_owned()), note: None })
+    Existing::Ours(observed_pod(uid, stage))
+}
+
+/// A pod on the Kubernetes node `n1`, with its finalizer.
+pub(crate) fn observed_pod(uid: &str, stage: Stage) -> ObservedPod {
+    ObservedPod {
+        uid: uid.to_owned(),
+        ip: Some("10.0.0.1".to_owned()),
+        node: Some("n1".to_owned()),
+        stage,
+        is_deleting: false,
+        finalizers: vec![MASTER_FINALIZER.to_owned()],
+        hash: Some(WANTED.to_owned()),
+        note: None,
+    }
+}
+
+/// A pod whose deletion was requested, of ours.
+pub(crate) fn going(uid: &str, stage: Stage) -> Existing<ObservedPod> {
+    Existing::Ours(ObservedPod { is_deleting: true, ..observed_pod(uid, stage) })
+}
+
+/// A Kubernetes node, since this start of its machine.
+pub(crate) fn node(boot_id: &str) -> ObservedNode {
+    ObservedNode::Present { boot_id: Some(boot_id.to_owned()), is_out_of_service: false }
+}
+
+/// One moment, whenever it is asked for: facts are compared.
+fn moment() -> Moment {
+    static NOW: LazyLock<Instant> = LazyLock::new(Instant::now);
+    Moment { monotonic: *NOW, wall: at(0) }
 }
 
 /// The facts of the server process `run-1`, which is fit; `marker`: the process that its marker names.
@@ -104,6 +144,8 @@ pub(crate) fn facts(marker: Option<&str>) -> Facts {
         unfit: None,
         namespaces: BTreeMap::new(),
         knows_setinfo: true,
+        has_scripts: true,
+        clock: ClockReading { server: at(0), asked: moment(), answered: moment() },
     }
 }
 

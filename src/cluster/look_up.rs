@@ -9,66 +9,96 @@ use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Pod, Secret, Service};
 use kube::{Resource, ResourceExt};
 
+use super::clock::now;
 use super::memory::Memory;
-use super::observed::{ClientNamespace, Existing, ObservedMaster, ObservedPod, ObservedServer, Snapshot, Stage};
+use super::observed::{
+    ClientNamespace, Existing, ObservedMaster, ObservedNode, ObservedPod, ObservedServer, Snapshot, Stage,
+};
+use super::server::clock::{ClockFault, disagreeing};
 use super::server::{Admin, AdminError};
+use super::tombstones::{self, Former};
 use crate::api::RedisLockCluster;
+use crate::api::cluster::{MasterState, MasterStatus};
 use crate::contract::credentials::RootKey;
 use crate::contract::names;
 use crate::operator::Context;
-use crate::operator::api_server::{ApiServer, Error, Object};
+use crate::operator::api_server::{ApiServer, Category, Error, Object};
 use crate::operator::watch::Watches;
 use crate::operator::watch::locks::reference_to;
 
 /// Connections to the servers of the masters, in order; `None` where there is none.
 pub(crate) type Admins = Vec<Option<Admin>>;
 
-/// Looks up the cluster that the watch shows as `cached`; `None` if it is gone, or is being deleted.
-pub(crate) async fn look_up(
-    ctx: &Context,
-    cached: &RedisLockCluster,
-    memory: &Memory,
-) -> Result<Option<(Snapshot, Admins)>, Error> {
+/// What was found of a cluster.
+pub(crate) enum Found {
+    /// Nothing, or another of its name.
+    Nothing,
+    /// It is being deleted.
+    Deleted(Box<RedisLockCluster>),
+    /// All about it.
+    Cluster(Box<Snapshot>, Admins),
+}
+
+/// Looks up the cluster that the watch shows as `cached`.
+pub(crate) async fn look_up(ctx: &Context, cached: &RedisLockCluster, memory: &Memory) -> Result<Found, Error> {
     let (api, name, namespace) = (&ctx.api, cached.name_any(), cached.namespace().unwrap_or_default());
-    let Some(cluster) = api.get::<RedisLockCluster>(&namespace, &name).await? else { return Ok(None) };
-    if cluster.meta().deletion_timestamp.is_some() || cluster.uid() != cached.uid() {
-        return Ok(None);
+    let Some(cluster) = api.get::<RedisLockCluster>(&namespace, &name).await? else { return Ok(Found::Nothing) };
+    if cluster.uid() != cached.uid() {
+        return Ok(Found::Nothing);
+    }
+    if cluster.meta().deletion_timestamp.is_some() {
+        return Ok(Found::Deleted(Box::new(cluster)));
     }
     let names = names::masters(&cluster);
     let pods = objects::<Pod>(api, &cluster, &namespace, &names).await?;
     let services = objects::<Service>(api, &cluster, &namespace, &names).await?;
     let secret = api.get::<Secret>(&namespace, &names::auth_secret(&name)).await?;
     let secret = Existing::of(secret.as_ref(), &cluster, Secret::clone);
-    let stored = secret.ours().and_then(|secret| RootKey::from_secret(secret).ok());
+    let stored = secret.of_our_making().and_then(|secret| RootKey::from_secret(secret).ok());
     let key = stored.or_else(|| memory.root_key().cloned());
 
     let pods: Vec<_> = pods.iter().map(|pod| Existing::of(pod.as_ref(), &cluster, ObservedPod::of)).collect();
     let services = services.iter().map(|service| Existing::of(service.as_ref(), &cluster, Service::clone));
     let servers = join_all(pods.iter().map(|pod| ask(pod, key.as_ref()))).await;
+    let servers = keep_out_wrong_clocks(servers.into_iter().zip(&pods).map(|((server, admin), pod)| {
+        let stuck = pod.ours().and_then(|pod| memory.stuck(&pod.uid));
+        (server.or_stuck(stuck), admin)
+    }));
     let rows = cluster.status.as_ref().map(|status| status.masters.as_slice()).unwrap_or_default();
+    // A new cluster begins with what one of its name has left.
+    let former = if rows.is_empty() { tombstones::of(ctx, &namespace, &name, now()).await? } else { Former::default() };
+    let restart_delay = cluster.spec.restart_delay();
+    let vouched = cluster.annotations().get(names::GONE_ANNOTATION).map(String::as_str).unwrap_or_default();
     let (mut masters, mut admins) = (Vec::new(), Vec::new());
     for (((name, pod), service), (server, admin)) in names.into_iter().zip(pods).zip(services).zip(servers) {
         let started_before = match &service {
             Existing::Ours(service) => service.annotations().contains_key(names::STARTED_AT_ANNOTATION),
-            // A former cluster of this name was deleted just now: leases on it may still be held.
-            Existing::Orphan => true,
+            // A former cluster of this name left it: leases on that may still be held.
+            Existing::Orphan(_) => true,
             Existing::Absent | Existing::Foreign(_) => false,
         };
+        let row = rows.iter().find(|row| row.name == name).cloned();
+        let row = row.or_else(|| former.row(&name, restart_delay, now()));
+        let uid = row.as_ref().and_then(|row| row.pod_uid.as_deref());
         masters.push(ObservedMaster {
             address: names::address(&name, &namespace),
-            row: rows.iter().find(|row| row.name == name).cloned(),
+            node: observe_node(api, row.as_ref(), &pod).await?,
+            is_vouched_gone: uid.is_some_and(|uid| vouched.split([',', ' ']).any(|vouched| vouched == uid)),
+            row,
             started_before,
             service,
             pod,
             server,
             since_gone: memory.since_gone(&name),
+            backoff: memory.backoff(&name),
             name,
         });
         admins.push(admin);
     }
     let namespaces = client_namespaces(&cluster, &masters, &ctx.watches);
     let since_rotation = memory.since_rotation();
-    Ok(Some((Snapshot { cluster, secret, key, masters, namespaces, since_rotation }, admins)))
+    let snapshot = Snapshot { cluster, secret, key, masters, namespaces, since_rotation };
+    Ok(Found::Cluster(Box::new(snapshot), admins))
 }
 
 /// Namespaces with a lock that is, or may be, on `cluster`, and those whose clients can log in to a master, as far as they exist and
@@ -95,21 +125,69 @@ fn client_namespaces(
     all.into_iter().filter_map(admitted).collect()
 }
 
+/// The Kubernetes node that matters now: that of a pod whose server is not armed yet, for its record, or that of a recorded pod whose
+/// object is gone, for the proof that its server has ended.
+async fn observe_node(
+    api: &ApiServer,
+    row: Option<&MasterStatus>,
+    pod: &Existing<ObservedPod>,
+) -> Result<ObservedNode, Error> {
+    let name = match pod {
+        Existing::Absent => {
+            row.filter(|row| row.state != MasterState::Quarantined).and_then(|row| row.node_name.as_ref())
+        }
+        Existing::Ours(pod) | Existing::Orphan(pod) => {
+            let is_recorded = row.is_some_and(|row| {
+                row.pod_uid.as_ref() == Some(&pod.uid) && row.run_id.is_some() && row.boot_id.is_some()
+            });
+            pod.node.as_ref().filter(|_| !is_recorded)
+        }
+        Existing::Foreign(_) => None,
+    };
+    let Some(name) = name else { return Ok(ObservedNode::Unknown) };
+    match api.get_node(name).await {
+        Ok(node) => Ok(ObservedNode::of(node.as_ref())),
+        // An operator that may not read nodes has only the word of an administrator.
+        Err(error) if error.category() == Category::Forbidden => Ok(ObservedNode::Unknown),
+        Err(error) => Err(error),
+    }
+}
+
 /// What the server of a pod says of itself, and the connection on which it said so.
 async fn ask(pod: &Existing<ObservedPod>, key: Option<&RootKey>) -> (ObservedServer, Option<Admin>) {
-    let running = pod.ours().filter(|pod| pod.stage == Stage::Running);
-    let Some(ip) = running.and_then(|pod| pod.ip.as_ref()) else { return (ObservedServer::NotAsked, None) };
+    // A server may reply although its machine was declared dead.
+    let running = pod.ours().filter(|pod| matches!(pod.stage, Stage::Running | Stage::DeclaredDead));
+    let Some((ip, pod_uid)) = running.and_then(|pod| Some((pod.ip.as_ref()?, &pod.uid))) else {
+        return (ObservedServer::NotAsked, None);
+    };
     let Some(key) = key else { return (ObservedServer::KeyLost, None) };
     let asked = async {
-        let mut admin = Admin::connect(ip, names::REDIS_PORT, &key.operator_password()).await?;
+        let mut admin = Admin::connect_to_pod(ip, names::REDIS_PORT, pod_uid, &key.operator_password()).await?;
         let facts = admin.facts().await?;
         Ok((facts, admin))
     };
     match asked.await {
         Ok((facts, admin)) => (ObservedServer::Up(facts), Some(admin)),
-        Err(error @ AdminError::Unreachable(_)) => (ObservedServer::Unreachable(error.to_string()), None),
+        Err(error @ (AdminError::Unreachable(_) | AdminError::Silent | AdminError::Busy)) => {
+            (ObservedServer::Unreachable(error.to_string()), None)
+        }
         Err(error) => (ObservedServer::Refused(error.to_string()), None),
     }
+}
+
+/// Servers that are not armed must have the time of day that most have: see [`disagreeing`].
+fn keep_out_wrong_clocks(
+    servers: impl Iterator<Item = (ObservedServer, Option<Admin>)>,
+) -> Vec<(ObservedServer, Option<Admin>)> {
+    let mut servers: Vec<_> = servers.collect();
+    let mut up: Vec<_> = servers.iter_mut().filter_map(|(server, _)| server.up_mut()).collect();
+    let ahead: Vec<_> = up.iter().map(|facts| facts.clock.ahead()).collect();
+    for (facts, disagrees) in up.iter_mut().zip(disagreeing(&ahead)) {
+        if disagrees && !facts.is_armed() && facts.unfit.is_none() {
+            facts.unfit = Some(ClockFault::Disagrees.to_string());
+        }
+    }
+    servers
 }
 
 /// The objects of these names, in order.

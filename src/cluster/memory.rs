@@ -14,23 +14,41 @@ use crate::api::cluster::{MasterState, MasterStatus};
 use crate::api::{RedisLockCluster, WatchedCluster};
 use crate::contract::credentials::RootKey;
 use crate::operator::watch::Watch;
+use crate::operator::watch::locks::{ClusterObjectRef, reference_to};
+
+/// Pause before a pod is created again after one that failed to start, and the longest: it doubles.
+const SHORTEST_BACKOFF: Duration = Duration::from_secs(2);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(120);
 
 /// What is remembered of one cluster. After a restart of the operator it is empty: then the status alone decides.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     /// When this process last saw a master gone, by its monotonic clock.
     gone: HashMap<String, Instant>,
+    /// Pods that could not be created, or ended before their servers were armed, in a row: by master.
+    failed_starts: HashMap<String, FailedStarts>,
     /// The users that this process has set, by master: on which server process (its `run_id`), and for which clients.
     users: HashMap<String, (String, Clients)>,
     /// The root key, so that a Secret that is deleted by mistake can be restored.
     root_key: Option<RootKey>,
     /// When this process put new passwords of clients into force.
     rotated: Option<Instant>,
+    /// Pods, by uid, whose servers the monitor found stuck, and how.
+    stuck: HashMap<String, String>,
+}
+
+/// Failed starts of a master, in a row.
+#[derive(Debug)]
+struct FailedStarts {
+    count: u32,
+    last: Instant,
+    /// UID of the pod that failed last; `None` if it could not be created.
+    pod: Option<String>,
 }
 
 /// The memories of all clusters, by the UID of the cluster.
 #[derive(Debug, Default)]
-pub(crate) struct Memories(std::sync::Mutex<HashMap<String, Arc<Mutex<Memory>>>>);
+pub(crate) struct Memories(std::sync::Mutex<HashMap<String, (ClusterObjectRef, Arc<Mutex<Memory>>)>>);
 
 // === impl Memory ===
 
@@ -45,9 +63,40 @@ impl Memory {
         self.gone.insert(master.to_owned(), Instant::now());
     }
 
-    /// Forgets when those masters were gone that are armed by now, or exist no more.
+    /// Forgets what was noted of those masters that are armed by now, or exist no more.
     pub(crate) fn forget_returned(&mut self, rows: &[MasterStatus]) {
-        self.gone.retain(|master, _| rows.iter().any(|row| row.name == *master && row.state != MasterState::Armed));
+        let is_out = |master: &String| rows.iter().any(|row| row.name == *master && row.state != MasterState::Armed);
+        self.gone.retain(|master, _| is_out(master));
+        self.failed_starts.retain(|master, _| is_out(master));
+    }
+
+    /// The pod `pod` of the master ended before its server was armed; `None`: it could not be created.
+    pub(crate) fn note_failed_start(&mut self, master: &str, pod: Option<&str>) {
+        let last = Instant::now();
+        let first = || FailedStarts { count: 0, last, pod: None };
+        let failed = self.failed_starts.entry(master.to_owned()).or_insert_with(first);
+        // One that is seen again until its object is gone failed once.
+        if pod.is_none() || failed.pod.as_deref() != pod {
+            *failed = FailedStarts { count: failed.count.saturating_add(1), last, pod: pod.map(str::to_owned) };
+        }
+    }
+
+    /// How long to wait before the pod of the master is created again; `None` if it may be now.
+    pub(crate) fn backoff(&self, master: &str) -> Option<Duration> {
+        let failed = self.failed_starts.get(master)?;
+        let pause =
+            SHORTEST_BACKOFF.saturating_mul(2_u32.saturating_pow(failed.count.saturating_sub(1))).min(LONGEST_BACKOFF);
+        Some(pause.saturating_sub(failed.last.elapsed())).filter(|left| !left.is_zero())
+    }
+
+    /// The pods whose servers are stuck now, by the monitor.
+    pub(crate) fn note_stuck(&mut self, stuck: HashMap<String, String>) {
+        self.stuck = stuck;
+    }
+
+    /// How the server of this pod is stuck, if it is.
+    pub(crate) fn stuck(&self, pod_uid: &str) -> Option<&str> {
+        self.stuck.get(pod_uid).map(String::as_str)
     }
 
     /// Whether this process has set the users of `clients` on this very server process.
@@ -95,6 +144,45 @@ impl Memories {
             let existing: HashSet<_> = existing.store().state().iter().filter_map(|cluster| cluster.uid()).collect();
             all.retain(|uid, _| existing.contains(uid));
         }
-        Arc::clone(all.entry(uid).or_default())
+        let (_, memory) = all.entry(uid).or_insert_with(|| (reference_to(cluster), Arc::default()));
+        Arc::clone(memory)
+    }
+
+    /// The root key of a cluster of this name that does not exist any more, if this process still knows it.
+    pub(crate) async fn root_key_of(&self, gone: &ClusterObjectRef) -> Option<RootKey> {
+        let memories: Vec<_> = {
+            let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            all.values().filter(|(cluster, _)| cluster == gone).map(|(_, memory)| Arc::clone(memory)).collect()
+        };
+        // More than one, and there is no telling which of them the pods had.
+        let [memory] = memories.as_slice() else { return None };
+        memory.lock().await.root_key().cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_fails_to_start_is_created_again_ever_more_rarely_until_the_master_is_armed() {
+        let mut memory = Memory::default();
+        assert_eq!(memory.backoff("votes-0"), None);
+        for pause in [2, 4, 8, 16, 32, 64, 120, 120] {
+            memory.note_failed_start("votes-0", None);
+            assert_eq!(memory.backoff("votes-0"), Some(Duration::from_secs(pause)));
+        }
+        assert_eq!(memory.backoff("votes-1"), None);
+        tokio::time::advance(Duration::from_secs(119)).await;
+        assert_eq!(memory.backoff("votes-0"), Some(Duration::from_secs(1)));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(memory.backoff("votes-0"), None);
+        memory.forget_returned(&[MasterStatus::new("votes-0", MasterState::Armed)]);
+        for _ in 0..3 {
+            memory.note_failed_start("votes-0", Some("pod-1"));
+            assert_eq!(memory.backoff("votes-0"), Some(Duration::from_secs(2)), "one pod fails once");
+        }
+        memory.note_failed_start("votes-0", Some("pod-2"));
+        assert_eq!(memory.backoff("votes-0"), Some(Duration::from_secs(4)));
     }
 }

@@ -8,6 +8,8 @@
 //! - [`act`]: carries it out
 //! - [`status`]: what is reported and recorded; [`events`]: what is worth an Event
 //!
+//! A deleted cluster takes another way: [`retire`] strips its masters, and [`tombstones`] say what it leaves for one of its name.
+//!
 //! What the steps stand on:
 //! - [`build`]: the objects as they should be
 //! - [`server`]: the operator's side of a Redis server: facts, arming, and **the ACL rules** ([`server::acl`])
@@ -26,7 +28,9 @@ mod look_up;
 mod memory;
 mod monitor;
 mod observed;
+mod retire;
 mod server;
 mod status;
+mod tombstones;
 
 pub(crate) use controller::run;

@@ -1,8 +1,12 @@
 //! Monitors the servers between reconciles. A task per cluster asks each server once a second whether it is still as the last
-//! reconcile left it, and triggers a reconcile if it is not. The task changes nothing.
+//! reconcile left it, does [what cannot wait](server), and triggers a reconcile if it is not.
+
+mod server;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::channel::mpsc;
@@ -12,14 +16,15 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::observed::{ObservedServer, Snapshot};
-use super::server::{Admin, AdminError};
-use crate::api::cluster::{MasterState, MasterStatus};
+use crate::api::cluster::{ClientScripts, MasterState, MasterStatus};
 use crate::api::{RedisLockCluster, WatchedCluster};
 use crate::contract::credentials::Password;
 use crate::contract::names::REDIS_PORT;
+use crate::operator::leadership::Leadership;
 use crate::operator::metrics::Metrics;
 use crate::operator::watch::Watch;
 use crate::operator::watch::locks::{ClusterObjectRef, reference_to};
+use server::MonitoredServer;
 
 /// How often each server is asked.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -39,7 +44,12 @@ pub(crate) enum Finding {
     NotArmed(String),
     /// This server process replies, and is armed.
     Armed(String),
+    /// It has answered nothing, or (`answers`) only that it is busy with one script, for 5 s.
+    Stuck { answers: bool },
 }
+
+/// Pods, by uid, whose servers are stuck, and how.
+type Stuck = HashMap<String, String>;
 
 /// A server to monitor.
 #[derive(Clone, Debug)]
@@ -47,7 +57,10 @@ pub(crate) struct MonitorTarget {
     master: String,
     /// Its pod's IP address.
     host: String,
+    port: u16,
+    pod_uid: String,
     password: Password,
+    scripts: ClientScripts,
     /// How the last reconcile found it, or left it.
     expected: Finding,
 }
@@ -58,7 +71,15 @@ pub(crate) struct Monitors {
     clusters: Watch<WatchedCluster>,
     metrics: Metrics,
     requests: mpsc::UnboundedSender<ClusterObjectRef>,
-    targets: Mutex<HashMap<String, watch::Sender<Vec<MonitorTarget>>>>,
+    leadership: Leadership,
+    tasks: Mutex<HashMap<String, Task>>,
+}
+
+/// What is shared with the task of one cluster.
+#[derive(Debug)]
+struct Task {
+    targets: watch::Sender<Vec<MonitorTarget>>,
+    stuck: Arc<Mutex<Stuck>>,
 }
 
 /// The task of one cluster.
@@ -67,15 +88,9 @@ struct Monitor {
     cluster: ClusterObjectRef,
     uid: Option<String>,
     requests: mpsc::UnboundedSender<ClusterObjectRef>,
+    leadership: Leadership,
+    stuck: Arc<Mutex<Stuck>>,
     servers: HashMap<String, MonitoredServer>,
-}
-
-/// What is kept of a server between two checks.
-#[derive(Default)]
-struct MonitoredServer {
-    host: String,
-    admin: Option<Admin>,
-    failures: u32,
 }
 
 // === impl MonitorTarget ===
@@ -86,9 +101,10 @@ impl MonitorTarget {
         let Some(key) = &snapshot.key else { return Vec::new() };
         let mut targets = Vec::new();
         for (master, row) in snapshot.masters.iter().zip(rows) {
-            let Some(host) = master.pod.ours().and_then(|pod| pod.ip.clone()) else { continue };
+            let Some((host, pod)) = master.pod.ours().and_then(|pod| Some((pod.ip.clone()?, pod))) else { continue };
             let expected = match &master.server {
-                ObservedServer::NotAsked | ObservedServer::KeyLost => continue,
+                // A stuck one's pod is being deleted.
+                ObservedServer::NotAsked | ObservedServer::KeyLost | ObservedServer::Stuck(_) => continue,
                 ObservedServer::Unreachable(_) => Finding::Unreachable,
                 ObservedServer::Refused(_) => Finding::Refused,
                 ObservedServer::Up(facts) if facts.is_armed() || row.state == MasterState::Armed => {
@@ -96,7 +112,15 @@ impl MonitorTarget {
                 }
                 ObservedServer::Up(facts) => Finding::NotArmed(facts.run_id.clone()),
             };
-            targets.push(Self { master: master.name.clone(), host, password: key.operator_password(), expected });
+            targets.push(Self {
+                master: master.name.clone(),
+                host,
+                port: REDIS_PORT,
+                pod_uid: pod.uid.clone(),
+                password: key.operator_password(),
+                scripts: snapshot.cluster.spec.scripts(),
+                expected,
+            });
         }
         targets
     }
@@ -109,30 +133,33 @@ impl Monitors {
     pub(crate) fn new(
         clusters: Watch<WatchedCluster>,
         metrics: Metrics,
+        leadership: Leadership,
     ) -> (Self, mpsc::UnboundedReceiver<ClusterObjectRef>) {
         let (requests, stream) = mpsc::unbounded();
-        (Self { clusters, metrics, requests, targets: Mutex::default() }, stream)
+        (Self { clusters, metrics, requests, leadership, tasks: Mutex::default() }, stream)
     }
 
     /// Monitors `targets` of `cluster` from now on, instead of the former ones.
     pub(crate) fn monitor(&self, cluster: &RedisLockCluster, targets: Vec<MonitorTarget>) {
         let uid = cluster.uid().unwrap_or_default();
-        let mut all = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|_, sender| !sender.is_closed());
-        if let Some(sender) = all.get(&uid) {
-            sender.send_replace(targets);
+        let mut all = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, task| !task.targets.is_closed());
+        if let Some(task) = all.get(&uid) {
+            task.targets.send_replace(targets);
             return;
         }
-        let (sender, receiver) = watch::channel(targets);
+        let ((sender, receiver), stuck) = (watch::channel(targets), Arc::default());
         let reference = reference_to(cluster);
         let monitor = Monitor {
             clusters: self.clusters.clone(),
             cluster: reference.clone(),
             uid: Some(uid.clone()),
             requests: self.requests.clone(),
+            leadership: self.leadership.clone(),
+            stuck: Arc::clone(&stuck),
             servers: HashMap::new(),
         };
-        all.insert(uid, sender);
+        all.insert(uid, Task { targets: sender, stuck });
         let (metrics, clusters) = (self.metrics.clone(), self.clusters.clone());
         tokio::spawn(async move {
             monitor.run(receiver).await;
@@ -141,6 +168,13 @@ impl Monitors {
                 metrics.forget_cluster(reference.namespace.as_deref().unwrap_or_default(), &reference.name);
             }
         });
+    }
+
+    /// The pods of `cluster` whose servers are stuck, as of the last poll.
+    pub(crate) fn stuck(&self, cluster: &RedisLockCluster) -> Stuck {
+        let all = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        let task = all.get(&cluster.uid().unwrap_or_default()).filter(|task| !task.targets.is_closed());
+        task.map(|task| task.stuck.lock().unwrap_or_else(PoisonError::into_inner).clone()).unwrap_or_default()
     }
 }
 
@@ -182,15 +216,19 @@ impl Monitor {
         let mut checks = Vec::new();
         for target in targets {
             let mut server = self.servers.remove(&target.master).unwrap_or_default();
-            if server.host != target.host {
-                server = MonitoredServer { host: target.host.clone(), ..MonitoredServer::default() };
+            if server.pod_uid != target.pod_uid {
+                server = MonitoredServer::of(&target.pod_uid);
             }
+            let leadership = &self.leadership;
             checks.push(async move {
-                let finding = server.check(&target.password).await;
+                let finding = server.check(target, leadership).await;
                 (target, server, finding)
             });
         }
         let checks = join_all(checks).await;
+        let findings: Vec<_> =
+            checks.iter().map(|(target, _, finding)| (target.pod_uid.as_str(), finding.as_ref())).collect();
+        *self.stuck.lock().unwrap_or_else(PoisonError::into_inner) = stuck(&findings);
         let changed =
             checks.iter().any(|(target, _, finding)| finding.as_ref().is_some_and(|found| *found != target.expected));
         self.servers = checks.into_iter().map(|(target, server, _)| (target.master.clone(), server)).collect();
@@ -198,33 +236,19 @@ impl Monitor {
     }
 }
 
-// === impl MonitoredServer ===
-
-impl MonitoredServer {
-    /// How the server is; `None` while that is uncertain.
-    async fn check(&mut self, password: &Password) -> Option<Finding> {
-        match self.ask(password).await {
-            Ok((run_id, armed)) => {
-                self.failures = 0;
-                Some(if armed { Finding::Armed(run_id) } else { Finding::NotArmed(run_id) })
-            }
-            Err(AdminError::Unreachable(_)) => {
-                self.admin = None;
-                self.failures = self.failures.saturating_add(1);
-                (self.failures >= MAX_FAILURES).then_some(Finding::Unreachable)
-            }
-            Err(AdminError::Login | AdminError::Refused(_)) => {
-                self.admin = None;
-                Some(Finding::Refused)
-            }
+/// The pods whose servers are stuck, and how. Where none of several servers answers, the network of the operator is more likely to
+/// be at fault than all of them.
+fn stuck(findings: &[(&str, Option<&Finding>)]) -> Stuck {
+    let is_answer = |finding: &Finding| !matches!(finding, Finding::Unreachable | Finding::Stuck { answers: false });
+    let anybody_answers = findings.len() == 1 || findings.iter().any(|(_, finding)| finding.is_some_and(is_answer));
+    let why = |finding: &Finding| match finding {
+        Finding::Stuck { answers: true } => Some("it ran one script for 5s, which cannot be ended"),
+        Finding::Stuck { answers: false } if anybody_answers => {
+            Some("it accepted connections and answered nothing for 5s")
         }
-    }
-
-    async fn ask(&mut self, password: &Password) -> Result<(String, bool), AdminError> {
-        let admin = match &mut self.admin {
-            Some(admin) => admin,
-            none => none.insert(Admin::connect(&self.host, REDIS_PORT, password).await?),
-        };
-        admin.check().await
-    }
+        _ => None,
+    };
+    let stuck =
+        findings.iter().filter_map(|(pod_uid, finding)| Some(((*pod_uid).to_owned(), why((*finding)?)?.to_owned())));
+    stuck.collect()
 }

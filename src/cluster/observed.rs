@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod, Secret, Service};
+use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod, Secret, Service};
 use kube::{Resource, ResourceExt};
 
 use super::build::CONTAINER;
 use super::server::fitness::Facts;
 use crate::api::RedisLockCluster;
-use crate::api::cluster::MasterStatus;
+use crate::api::cluster::{MasterState, MasterStatus};
 use crate::contract::credentials::RootKey;
-use crate::contract::names::{SPEC_HASH_ANNOTATION, STARTED_AT_ANNOTATION};
+use crate::contract::names::{self, SPEC_HASH_ANNOTATION, STARTED_AT_ANNOTATION};
 
 /// All that was observed of a cluster in one look-up.
 #[derive(Debug)]
@@ -57,8 +57,30 @@ pub(crate) struct ObservedMaster {
     pub(crate) pod: Existing<ObservedPod>,
     /// Its server.
     pub(crate) server: ObservedServer,
+    /// The Kubernetes node of its pod; without a pod, the one in its record.
+    pub(crate) node: ObservedNode,
+    /// An administrator vouches that the server in its record has ended.
+    pub(crate) is_vouched_gone: bool,
     /// Time since this operator process last saw that the master was gone, by its monotonic clock; `None` if it did not.
     pub(crate) since_gone: Option<Duration>,
+    /// How long to wait before its pod is created again, because pods before it could not be created, or ended at once.
+    pub(crate) backoff: Option<Duration>,
+}
+
+/// What is known of a Kubernetes node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ObservedNode {
+    /// Nothing was asked, or it may not be.
+    Unknown,
+    /// There is no such node.
+    Deleted,
+    /// It exists.
+    Present {
+        /// Identifies the time since the machine was started.
+        boot_id: Option<String>,
+        /// It has the taint by which an administrator declares that the machine does not run.
+        is_out_of_service: bool,
+    },
 }
 
 /// Who owns an object.
@@ -66,7 +88,7 @@ pub(crate) struct ObservedMaster {
 enum Ownership {
     /// This cluster.
     Ours,
-    /// A former cluster of the same name: the garbage collector is about to delete the object.
+    /// A former cluster of the same name, or nobody: the object is of this operator's making, and is taken over.
     Orphan,
     /// Somebody else: the object is never touched.
     Foreign,
@@ -79,8 +101,8 @@ pub(crate) enum Existing<T> {
     Absent,
     /// The object of this cluster.
     Ours(T),
-    /// The object of a former cluster of the same name. The garbage collector is about to delete it.
-    Orphan,
+    /// The object of a former cluster of the same name, which has no owner any more.
+    Orphan(T),
     /// The object of somebody else, named as `<Kind> <name>`.
     Foreign(String),
 }
@@ -92,8 +114,14 @@ pub(crate) struct ObservedPod {
     pub(crate) uid: String,
     /// Its IP address, once it has one.
     pub(crate) ip: Option<String>,
+    /// Its Kubernetes node, once it has one.
+    pub(crate) node: Option<String>,
     /// Where it is in its life.
     pub(crate) stage: Stage,
+    /// Its deletion was requested.
+    pub(crate) is_deleting: bool,
+    /// Its finalizers.
+    pub(crate) finalizers: Vec<String>,
     /// Digest of what it was made from.
     pub(crate) hash: Option<String>,
     /// What the kubelet or the scheduler says: why it waits, or how it ended.
@@ -107,17 +135,14 @@ pub(crate) enum Stage {
     Pending,
     /// Its container runs, according to the last report of its Kubernetes node.
     Running,
-    /// Its container has ended for certain. The object still exists.
-    Ended {
-        /// Its deletion was requested.
-        deleting: bool,
-    },
+    /// Its container has ended for certain, by the report of its kubelet, or never started. The object still exists.
+    Ended,
+    /// The control plane has declared it dead, after its Kubernetes node was deleted or tainted `out-of-service`. That is an
+    /// administrator's word, or a cloud's, that the machine does not run.
+    DeclaredDead,
     /// It is being deleted, or was declared failed, but its container may still run. Where the Kubernetes node does not
     /// answer, the pod remains like this for as long as that is away.
-    Doubtful {
-        /// Its deletion was requested.
-        deleting: bool,
-    },
+    Doubtful,
 }
 
 /// What the operator got from a server.
@@ -131,6 +156,8 @@ pub(crate) enum ObservedServer {
     Refused(String),
     /// The root key is lost, so there is no password to log in with.
     KeyLost,
+    /// It has answered nothing, or has been busy with one script, for so long that it counts as crashed.
+    Stuck(String),
     /// It replied.
     Up(Facts),
 }
@@ -139,7 +166,7 @@ pub(crate) enum ObservedServer {
 
 impl Snapshot {
     /// Whether a master of this cluster was started at some time, so that there may be servers which know only its present root
-    /// key. A Service or a pod of a former cluster of this name is no sign of that.
+    /// key. What a former cluster of this name has left is no sign of that: all its masters are replaced.
     pub(crate) fn was_started(&self) -> bool {
         self.masters.iter().any(ObservedMaster::has_had_a_pod)
     }
@@ -153,11 +180,35 @@ impl Snapshot {
 // === impl ObservedMaster ===
 
 impl ObservedMaster {
+    /// Whether it has, or may have, a pod that was made by this cluster. The Service of a former cluster is taken over only once there
+    /// is a root key, so one of ours is a sign. The record of a place that is empty, or is being emptied, is none by itself: a
+    /// tombstone is such a record.
     fn has_had_a_pod(&self) -> bool {
-        let service = self.service.ours();
+        let is_emptied =
+            |state| matches!(state, MasterState::Quarantined | MasterState::Vanished | MasterState::Terminating);
         self.pod.ours().is_some()
-            || self.row.as_ref().is_some_and(|row| row.pod_uid.is_some())
-            || service.is_some_and(|service| service.annotations().contains_key(STARTED_AT_ANNOTATION))
+            || self.row.as_ref().is_some_and(|row| row.pod_uid.is_some() && !is_emptied(row.state))
+            || self.service.ours().is_some_and(|service| service.annotations().contains_key(STARTED_AT_ANNOTATION))
+    }
+}
+
+// === impl ObservedServer ===
+
+impl ObservedServer {
+    /// What it said of itself, if it replied.
+    pub(crate) fn up_mut(&mut self) -> Option<&mut Facts> {
+        match self {
+            Self::Up(facts) => Some(facts),
+            _ => None,
+        }
+    }
+
+    /// The same, or stuck where it did not reply and there is a reason to call it so.
+    pub(crate) fn or_stuck(self, why: Option<&str>) -> Self {
+        match (self, why) {
+            (Self::Unreachable(_), Some(why)) => Self::Stuck(why.to_owned()),
+            (server, _) => server,
+        }
     }
 }
 
@@ -176,6 +227,8 @@ impl Ownership {
             {
                 Self::Orphan
             }
+            // As a restored backup, or a deletion that leaves its dependents, leaves it.
+            None if names::labels_name(object.labels(), &cluster.name_any()) => Self::Orphan,
             _ => Self::Foreign,
         }
     }
@@ -193,7 +246,7 @@ impl<T> Existing<T> {
         let Some(object) = object else { return Self::Absent };
         match Ownership::of(object, cluster) {
             Ownership::Ours => Self::Ours(read(object)),
-            Ownership::Orphan => Self::Orphan,
+            Ownership::Orphan => Self::Orphan(read(object)),
             Ownership::Foreign => Self::Foreign(format!("{} {}", K::kind(&()), object.name_any())),
         }
     }
@@ -203,6 +256,14 @@ impl<T> Existing<T> {
         match self {
             Self::Ours(object) => Some(object),
             _ => None,
+        }
+    }
+
+    /// The object, if it is ours, or of a former cluster of the same name.
+    pub(crate) fn of_our_making(&self) -> Option<&T> {
+        match self {
+            Self::Ours(object) | Self::Orphan(object) => Some(object),
+            Self::Absent | Self::Foreign(_) => None,
         }
     }
 
@@ -227,21 +288,80 @@ impl ObservedPod {
         Self {
             uid: pod.uid().unwrap_or_default(),
             ip: status.and_then(|status| status.pod_ip.clone()).filter(|ip| !ip.is_empty()),
+            node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
             stage: stage(pod, container),
+            is_deleting: pod.metadata.deletion_timestamp.is_some(),
+            finalizers: pod.finalizers().to_vec(),
             hash: pod.annotations().get(SPEC_HASH_ANNOTATION).cloned(),
             note: note(pod, container),
         }
     }
+
+    /// Whether its object stays until the operator has read how it ended.
+    pub(crate) fn is_protected(&self) -> bool {
+        self.finalizers.iter().any(|finalizer| finalizer == names::MASTER_FINALIZER)
+    }
 }
 
+// === impl ObservedNode ===
+
+impl ObservedNode {
+    /// What `node` says; `None`: there is no such node.
+    pub(crate) fn of(node: Option<&Node>) -> Self {
+        let Some(node) = node else { return Self::Deleted };
+        let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
+        let mut taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+        Self::Present {
+            boot_id: info.map(|info| info.boot_id.clone()).filter(|id| !id.is_empty()),
+            is_out_of_service: taints.any(|taint| taint.key == OUT_OF_SERVICE),
+        }
+    }
+
+    /// The boot id, if the node exists and has one.
+    pub(crate) fn boot_id(&self) -> Option<&String> {
+        match self {
+            Self::Present { boot_id, .. } => boot_id.as_ref(),
+            Self::Unknown | Self::Deleted => None,
+        }
+    }
+}
+
+/// The taint of a Kubernetes node whose machine does not run.
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+/// Why the control plane declares a pod dead: reasons of the condition `DisruptionTarget`. (Another reason, `TerminationByKubelet`,
+/// is an eviction by the kubelet, which reports how the container ended.)
+const DECLARED_DEAD: [&str; 2] = ["DeletionByPodGC", "DeletionByTaintManager"];
+
 fn stage(pod: &Pod, container: Option<&ContainerStatus>) -> Stage {
-    let deleting = pod.metadata.deletion_timestamp.is_some();
-    let may_run = container.and_then(|c| c.state.as_ref()).is_some_and(|state| state.running.is_some());
-    match pod.status.as_ref().and_then(|status| status.phase.as_deref()) {
-        // Not only the kubelet declares a pod failed: others do so while its Kubernetes node is away.
-        Some("Failed" | "Succeeded") if may_run => Stage::Doubtful { deleting },
-        Some("Failed" | "Succeeded") => Stage::Ended { deleting },
-        _ if deleting => Stage::Doubtful { deleting },
+    let state = container.and_then(|container| container.state.as_ref());
+    if state.is_some_and(|state| state.terminated.is_some()) {
+        // The kubelet never restarts it. Other containers of the pod may go on, such as an injected sidecar's.
+        return Stage::Ended;
+    }
+    let status = pod.status.as_ref();
+    let may_run = state.is_some_and(|state| state.running.is_some());
+    let is_on_a_node = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+    let mut conditions = status.iter().flat_map(|status| status.conditions.iter().flatten());
+    match status.and_then(|status| status.phase.as_deref()) {
+        Some("Failed" | "Succeeded") if !may_run => Stage::Ended,
+        Some("Failed")
+            if conditions.any(|condition| {
+                condition.type_ == "DisruptionTarget"
+                    && condition.status == "True"
+                    && condition.reason.as_deref().is_some_and(|reason| DECLARED_DEAD.contains(&reason))
+            }) =>
+        {
+            Stage::DeclaredDead
+        }
+        // Not only the kubelet declares a pod failed.
+        Some("Failed" | "Succeeded") => Stage::Doubtful,
+        _ if pod.metadata.deletion_timestamp.is_some() => {
+            if is_on_a_node {
+                Stage::Doubtful
+            } else {
+                Stage::Ended
+            }
+        }
         None | Some("Pending") => Stage::Pending,
         Some(_) => Stage::Running,
     }

@@ -20,6 +20,18 @@ pub(crate) const MASTER_LABEL: &str = "redlock.dev/master";
 pub(crate) const STARTED_AT_ANNOTATION: &str = "redlock.dev/started-at";
 /// Annotation of a pod: digest of everything that it was made from, so that a changed spec is noticed.
 pub(crate) const SPEC_HASH_ANNOTATION: &str = "redlock.dev/spec-hash";
+/// Annotation of a pod: the restart delay of its cluster when it was made, in seconds. Where the cluster is gone without having been
+/// retired, it says how long leases may last.
+pub(crate) const RESTART_DELAY_ANNOTATION: &str = "redlock.dev/restart-delay";
+/// Finalizer of a master's pod: its object stays until the operator has read and recorded how its server ended.
+pub(crate) const MASTER_FINALIZER: &str = "redlock.dev/master";
+/// Finalizer of a cluster: its object stays until its masters have lost their votes, or have a tombstone.
+pub(crate) const CLUSTER_FINALIZER: &str = "redlock.dev/retirement";
+/// Annotation of a cluster, by which an administrator vouches that the servers of these pods (their uids, separated by commas or
+/// spaces) have ended.
+pub(crate) const GONE_ANNOTATION: &str = "redlock.dev/gone";
+/// The `ConfigMap` of tombstones, in the operator's namespace.
+pub(crate) const TOMBSTONES: &str = "redlock-tombstones";
 /// Label selector of all pods and Services of masters.
 pub(crate) const MASTER_SELECTOR: &str =
     "app.kubernetes.io/managed-by=redlock-operator,app.kubernetes.io/name=redlock-master";
@@ -75,6 +87,13 @@ pub(crate) fn client_secret(cluster: &str, cluster_namespace: &str, namespace: &
 #[must_use]
 pub(crate) fn client_user(namespace: &str) -> String {
     format!("{CLIENT_USER_PREFIX}{namespace}")
+}
+
+/// Whether these are labels of an object of `cluster`.
+#[must_use]
+pub(crate) fn labels_name(labels: &BTreeMap<String, String>, cluster: &str) -> bool {
+    labels.get("app.kubernetes.io/managed-by").is_some_and(|manager| manager == MANAGER)
+        && labels.get(CLUSTER_LABEL).is_some_and(|name| name == cluster)
 }
 
 /// Labels of an object of a cluster; of a master's, with the name of the master.

@@ -100,7 +100,7 @@ impl Reconciler {
         let subject = &snapshot.subject;
         self.ctx.api.require_leadership()?;
         // Before anything is acquired that has to be released.
-        finalize::add(&self.ctx.api, subject, &snapshot.object).await?;
+        finalize::add(&self.ctx.api, &snapshot.object).await?;
         self.keeper.assign(subject, LockTarget { engine: Arc::clone(engine), key }, assignment);
 
         let uid = namespace.uid().unwrap_or_default();
@@ -132,7 +132,7 @@ impl Reconciler {
         if let Ok(lock) = snapshot.lock() {
             self.release_client_secret(snapshot, lock).await?;
         }
-        finalize::remove(&self.ctx.api, &snapshot.subject, &snapshot.object).await?;
+        finalize::remove(&self.ctx.api, &snapshot.object).await?;
         self.forget(&snapshot.subject);
         Ok(Outcome::Settled)
     }

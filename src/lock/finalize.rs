@@ -2,46 +2,22 @@
 
 use kube::Resource as _;
 use redlock_engine::Released;
-use serde_json::json;
 
 use super::decide::FINALIZER;
 use super::events::LockEvent;
 use super::keeper::state::Ending;
-use super::subject::Subject;
 use crate::api::{DistributedLock, WatchedLock};
-use crate::operator::api_server::{ApiServer, Category, Error};
+use crate::operator::api_server::{ApiServer, Error};
+use crate::operator::finalizer;
 
 /// Adds the finalizer, unless `object` has it.
-pub(crate) async fn add(api: &ApiServer, subject: &Subject, object: &WatchedLock) -> Result<(), Error> {
-    let finalizers = object.meta().finalizers.clone().unwrap_or_default();
-    if finalizers.iter().any(|f| f == FINALIZER) {
-        return Ok(());
-    }
-    // Tested, so that a finalizer that somebody else added meanwhile is not lost.
-    let operations = if finalizers.is_empty() {
-        [
-            json!({"op": "test", "path": "/metadata/finalizers", "value": null}),
-            json!({"op": "add", "path": "/metadata/finalizers", "value": [FINALIZER]}),
-        ]
-    } else {
-        [
-            json!({"op": "test", "path": "/metadata/finalizers", "value": finalizers}),
-            json!({"op": "add", "path": "/metadata/finalizers/-", "value": FINALIZER}),
-        ]
-    };
-    api.patch_metadata::<DistributedLock>(&subject.namespace, &subject.name, &subject.uid, &operations).await
+pub(crate) async fn add(api: &ApiServer, object: &WatchedLock) -> Result<(), Error> {
+    finalizer::add::<DistributedLock>(api, object.meta(), FINALIZER).await
 }
 
 /// Removes the finalizer. An object that is gone has none.
-pub(crate) async fn remove(api: &ApiServer, subject: &Subject, object: &WatchedLock) -> Result<(), Error> {
-    let finalizers = object.meta().finalizers.as_deref().unwrap_or_default();
-    let Some(index) = finalizers.iter().position(|f| f == FINALIZER) else { return Ok(()) };
-    let path = format!("/metadata/finalizers/{index}");
-    let operations = [json!({"op": "test", "path": path, "value": FINALIZER}), json!({"op": "remove", "path": path})];
-    match api.patch_metadata::<DistributedLock>(&subject.namespace, &subject.name, &subject.uid, &operations).await {
-        Err(error) if error.category() == Category::NotFound => Ok(()),
-        result => result,
-    }
+pub(crate) async fn remove(api: &ApiServer, object: &WatchedLock) -> Result<(), Error> {
+    finalizer::remove::<DistributedLock>(api, object.meta(), FINALIZER).await
 }
 
 /// The Event about the end of a lock, if there is one to publish. `may_be_held`: without an answer of the masters, a grant

@@ -71,6 +71,7 @@ pub(crate) fn cluster() -> RedisLockCluster {
         max_ttl: None,
         restart_delay: None,
         call_timeout: None,
+        scripts: None,
         allowed_namespaces: Some(AllowedNamespaces { from: NamespacesFrom::All, selector: None }),
         resources: None,
         credentials: None,

@@ -6,6 +6,8 @@ use std::future::Future;
 use std::time::Duration;
 
 use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::{PartialObjectMeta, Status};
 use kube::{Api, Client, Resource, ResourceExt};
@@ -185,6 +187,20 @@ impl ApiServer {
         name: &str,
     ) -> Result<Option<PartialObjectMeta<K>>, Error> {
         send("get the metadata of", describe::<K>(name), self.api::<K>(namespace).get_metadata_opt(name)).await
+    }
+
+    /// The Kubernetes node, or `None` if there is none.
+    pub(crate) async fn get_node(&self, name: &str) -> Result<Option<Node>, Error> {
+        send("get", describe::<Node>(name), Api::<Node>::all(self.client.clone()).get_opt(name)).await
+    }
+
+    /// The metadata of the definition of a kind, or `None` if there is none.
+    pub(crate) async fn get_definition(
+        &self,
+        name: &str,
+    ) -> Result<Option<PartialObjectMeta<CustomResourceDefinition>>, Error> {
+        let definitions = Api::<CustomResourceDefinition>::all(self.client.clone());
+        send("get", describe::<CustomResourceDefinition>(name), definitions.get_metadata_opt(name)).await
     }
 
     /// The objects with these labels.

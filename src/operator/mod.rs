@@ -4,10 +4,12 @@
 //! - [`watch`]: one watch and one store a kind
 //! - [`api_server`]: the one way to the API server: timeouts, errors, no write without leadership
 //! - [`lease`]: the `Lease` by which one of several operators decides; [`leadership`]: what the others ask of it
+//! - [`finalizer`]: finalizers, by patches that lose nobody else's
 //! - [`events`]: Kubernetes Events; [`metrics`]: what is counted; [`health`]: what the probes are told
 
 pub(crate) mod api_server;
 pub(crate) mod events;
+pub(crate) mod finalizer;
 pub(crate) mod health;
 pub(crate) mod leadership;
 pub(crate) mod lease;
@@ -30,6 +32,8 @@ pub(crate) struct Context {
     pub client: kube::Client,
     /// The one way to it.
     pub(crate) api: ApiServer,
+    /// The operator's own namespace.
+    pub(crate) namespace: String,
     /// What it shows of both kinds.
     pub(crate) watches: Watches,
     /// Publishes Events.
@@ -50,7 +54,8 @@ impl Context {
         let events = Events::new(kube::runtime::events::Recorder::new(client.clone(), "test".into()));
         let api = ApiServer::new(client.clone(), leadership.clone());
         let (metrics, health) = (Metrics::default(), Health::new());
-        (Self { client, api, watches, events, metrics, leadership, health }, feeds)
+        let namespace = "redlock-system".to_owned();
+        (Self { client, api, namespace, watches, events, metrics, leadership, health }, feeds)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::harness::objects::{
 };
 use crate::harness::probe::Probe;
 use crate::harness::redis::Masters;
-use crate::harness::{Env, clocks_apart, scenario, wait};
+use crate::harness::{Env, clocks_apart, existing_cluster, machine, scenario, wait};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_one_then_two_of_five_masters_killed_the_lease_stays_held_and_they_return_after_their_delay() {
@@ -28,7 +28,11 @@ async fn with_one_then_two_of_five_masters_killed_the_lease_stays_held_and_they_
 
         let before_first = Timestamp::now();
         let pods: Api<Pod> = env.api();
-        pods.delete(&masters.pod(0), &DeleteParams::default().grace_period(0)).await.unwrap();
+        if existing_cluster() {
+            pods.delete(&masters.pod(0), &DeleteParams::default().grace_period(0)).await.unwrap();
+        } else {
+            machine::kill_server(&pods.get(&masters.pod(0)).await.unwrap()).await;
+        }
         let first = quarantined(env, &masters.pod(0), before_first).await;
 
         let before_second = Timestamp::now();

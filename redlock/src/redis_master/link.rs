@@ -70,9 +70,18 @@ impl Link {
         if self.timeouts.load(Ordering::Relaxed) != 0 {
             self.timeouts.store(0, Ordering::Relaxed);
         }
-        if !self.has_answered.load(Ordering::Relaxed) {
+        if !self.has_answered() {
             self.has_answered.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Whether calls were made, and none was answered in time.
+    fn is_unanswered(&self) -> bool {
+        self.timeouts.load(Ordering::Relaxed) > 0 && !self.has_answered()
+    }
+
+    fn has_answered(&self) -> bool {
+        self.has_answered.load(Ordering::Relaxed)
     }
 
     /// A call that was sent at `sent_at` timed out after `timeout`.
@@ -179,7 +188,7 @@ pub(super) async fn keep_connected(
                     () = stop.cancelled() => return,
                     error = until_broken(&link, endpoint.marker) => error,
                 };
-                failures.note_link(link.has_answered.load(Ordering::Relaxed));
+                failures.note_link(link.has_answered(), link.is_unanswered());
                 error
             }
             Err(error) => error,
@@ -221,14 +230,14 @@ async fn until_broken(link: &Link, marker: Marker) -> MasterError {
 #[derive(Debug, Default)]
 struct Failures {
     in_a_row: u32,
-    /// Whether the last of them was a connection on which no call was answered.
+    /// Whether the last connection had calls and no answers.
     is_unanswered: bool,
 }
 
 impl Failures {
     /// A connection has ended. Only an answered call shows that the server can do its work: a handshake has more time.
-    fn note_link(&mut self, has_answered: bool) {
-        self.is_unanswered = !has_answered;
+    fn note_link(&mut self, has_answered: bool, is_unanswered: bool) {
+        self.is_unanswered = is_unanswered;
         if has_answered {
             self.in_a_row = 0;
         }
@@ -306,9 +315,11 @@ mod tests {
     #[test]
     fn only_an_answered_call_ends_a_row_of_failures() {
         let mut failures = Failures { in_a_row: 3, is_unanswered: false };
-        failures.note_link(false);
-        assert_eq!((failures.in_a_row, failures.is_unanswered), (3, true));
-        failures.note_link(true);
-        assert_eq!((failures.in_a_row, failures.is_unanswered), (0, false));
+        for (has_answered, is_unanswered, expected) in
+            [(false, true, (3, true)), (false, false, (3, false)), (true, false, (0, false))]
+        {
+            failures.note_link(has_answered, is_unanswered);
+            assert_eq!((failures.in_a_row, failures.is_unanswered), expected);
+        }
     }
 }

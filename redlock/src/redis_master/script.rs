@@ -4,7 +4,7 @@
 use std::sync::LazyLock;
 
 use redis::aio::{ConnectionLike as _, MultiplexedConnection};
-use redis::{ErrorKind, FromRedisValue, RedisResult, ServerErrorKind};
+use redis::{ErrorKind, FromRedisValue, RedisError, RedisResult, ServerErrorKind};
 
 use super::error::master_error;
 use crate::error::MasterError;
@@ -83,30 +83,49 @@ impl Script {
 }
 
 /// Lets the server run each script without keys, so that it knows them all: nothing more than EVAL needs to be permitted.
-/// A server that may not be asked to EVAL is fit where an administrator has [loaded](scripts) them.
+/// Only those that it does not know are sent: one that its other clients use, or an administrator has [loaded](scripts), is
+/// not. So a server whose clients may not EVAL is fit where all are loaded.
 pub(super) async fn load(connection: &mut MultiplexedConnection) -> Result<(), MasterError> {
-    let (mut commands, all) = (redis::Pipeline::new(), all());
-    for script in all {
-        commands.cmd("EVAL").arg(script.source).arg(0);
+    let all = all();
+    let failures = run_all(connection, all.iter().map(|script| ("EVALSHA", script.hash.as_str()))).await?;
+    let mut unknown = Vec::new();
+    for (script, failure) in all.into_iter().zip(failures) {
+        match failure {
+            Some(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => unknown.push(script.source),
+            Some(error) => return Err(refusal("EVALSHA", &error, "permit EVALSHA, which runs the scripts")),
+            None => {}
+        }
     }
-    for script in all {
-        commands.cmd("EVALSHA").arg(&script.hash).arg(0);
+    if unknown.is_empty() {
+        return Ok(());
     }
-    let answers = connection.req_packed_commands(&commands, 0, 2 * all.len()).await.map_err(|e| master_error(&e))?;
-    let mut failures: Vec<_> = answers.into_iter().map(|answer| answer.extract_error().err()).collect();
-    let not_run = failures.split_off(all.len()).into_iter().flatten().next();
-    let not_loaded = failures.into_iter().flatten().next();
-    let Some(not_run) = not_run else { return Ok(()) };
-    let is_unknown = not_run.kind() == ErrorKind::Server(ServerErrorKind::NoScript);
-    let (command, error, remedy) = match not_loaded {
-        Some(error) if is_unknown => ("EVAL", error, "permit EVAL, or load the scripts with SCRIPT LOAD"),
-        _ => ("EVALSHA", not_run, "permit EVALSHA, which runs the scripts"),
-    };
-    Err(match master_error(&error) {
+    let failures = run_all(connection, unknown.into_iter().map(|source| ("EVAL", source))).await?;
+    match failures.into_iter().flatten().next() {
+        Some(error) => Err(refusal("EVAL", &error, "permit EVAL, or load the scripts with SCRIPT LOAD")),
+        None => Ok(()),
+    }
+}
+
+/// Runs scripts without keys, each by a command of its own, and returns what went wrong with each.
+async fn run_all<'a>(
+    connection: &mut MultiplexedConnection,
+    scripts: impl ExactSizeIterator<Item = (&'a str, &'a str)>,
+) -> Result<Vec<Option<RedisError>>, MasterError> {
+    let (mut commands, count) = (redis::Pipeline::new(), scripts.len());
+    for (command, script) in scripts {
+        commands.cmd(command).arg(script).arg(0);
+    }
+    let answers = connection.req_packed_commands(&commands, 0, count).await.map_err(|e| master_error(&e))?;
+    Ok(answers.into_iter().map(|answer| answer.extract_error().err()).collect())
+}
+
+/// The error of a server that does not run `command`, with what to do about it.
+fn refusal(command: &str, error: &RedisError, remedy: &str) -> MasterError {
+    match master_error(error) {
         MasterError::Auth(why) => MasterError::Auth(format!("{why}; {remedy}")),
         MasterError::Protocol(why) if why.contains("unknown command") => {
             MasterError::Misconfigured(format!("has no command {command}: {remedy}"))
         }
         other => other,
-    })
+    }
 }

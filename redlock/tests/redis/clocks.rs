@@ -1,21 +1,14 @@
 //! Servers whose wall clock, by which keys expire, jumps or stands still.
 
-use std::fs;
 use std::time::Duration;
 
 use redlock_engine::{LeaseOptions, LeaseState, Loss, Owner, Reason, Renewal, Wait};
-use redlock_test_servers::faketime::library;
+use redlock_test_servers::faketime::Clock;
 use redlock_test_servers::server::{PATIENCE, Server, connected, eventually, gone_everywhere, held_everywhere, key};
-use tempfile::TempDir;
 use tokio::time::timeout;
 
 const TTL: Duration = Duration::from_secs(30);
 const HOUR: i64 = 3600;
-
-/// The wall clock of one server. Its monotonic clock is always right, as where an administrator sets the time.
-struct Clock {
-    folder: TempDir,
-}
 
 /// Armed servers, each with a clock of its own.
 async fn start_armed(count: usize) -> (Vec<Server>, Vec<Clock>) {
@@ -29,40 +22,6 @@ async fn start_armed(count: usize) -> (Vec<Server>, Vec<Clock>) {
         server.arm().await;
     }
     (servers, clocks)
-}
-
-impl Clock {
-    fn right() -> Self {
-        let clock = Self { folder: tempfile::tempdir().expect("a folder for a clock") };
-        clock.set("+0");
-        clock
-    }
-
-    fn environment(&self) -> [(&'static str, String); 4] {
-        [
-            // The C library after it, so that its malloc is used: jemalloc asks for the time before there is one.
-            ("LD_PRELOAD", format!("{} libc.so.6", library().display())),
-            ("FAKETIME_TIMESTAMP_FILE", self.folder.path().join("clock").display().to_string()),
-            ("FAKETIME_NO_CACHE", "1".to_owned()),
-            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
-        ]
-    }
-
-    /// Sets it: `+<seconds>` from the right time, or a date at which it stands still.
-    fn set(&self, text: &str) {
-        // In one step, because the server may read it at any time.
-        let (next, file) = (self.folder.path().join("next"), self.folder.path().join("clock"));
-        fs::write(&next, text).and_then(|()| fs::rename(&next, &file)).expect("the clock is set");
-    }
-
-    fn jump(&self, seconds: i64) {
-        self.set(&format!("{seconds:+}"));
-    }
-
-    /// Stops it at the present second.
-    fn stop(&self) {
-        self.set(&jiff::Zoned::now().strftime("%Y-%m-%d %H:%M:%S").to_string());
-    }
 }
 
 /// Microseconds since 1970 on a server's clock.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redlock_engine::redis_master::scripts;
 use redlock_engine::{
-    Address, Client, Credentials, Endpoint, Health, LeaseOptions, Marker, MasterError, RedisMaster, Wait,
+    Address, Client, Credentials, Endpoint, Health, LeaseOptions, Marker, MasterError, RedisMaster, Released, Wait,
 };
 use redlock_test_servers::proxy::{Flow, Proxy};
 use redlock_test_servers::server::{CALL_TIMEOUT, PATIENCE, Server, client, eventually, key, until_connected};
@@ -51,8 +51,16 @@ async fn a_user_without_eval_is_served_once_an_administrator_has_loaded_the_scri
     }
     until_connected(&client).await;
     let lease = client.acquire(&key("a"), &LeaseOptions::new("x", PATIENCE), Wait::For(PATIENCE)).await;
-    lease.expect("granted").release().await;
+    let lease = lease.expect("granted");
+    // From here on nothing is refused, and each script takes one round trip, also on a connection that is made now.
+    let (refused, called) = (server.refusals("eval").await, server.calls("evalsha").await);
+    assert_eq!(lease.release().await, Released::Freed);
     eventually("released", async || server.get(&key("a")).await.is_none().then_some(())).await;
+    assert_eq!(server.calls("evalsha").await, called + 1);
+    let credentials = Credentials::Password { username: "weak".to_owned(), password: "pw".to_owned() };
+    let master = RedisMaster::connect(Endpoint { credentials, ..server.endpoint(Marker::Unused) });
+    until_connected(&Client::new([master], CALL_TIMEOUT).expect("valid settings")).await;
+    assert_eq!(server.refusals("eval").await, refused);
 }
 
 /// A way to the server on which its answers do not show the `run_id`.

@@ -1,9 +1,9 @@
-//! What the scripts by which a lease is extended do on a server, one call at a time.
+//! What the scripts by which a lease is extended or ends do on a server, one call at a time.
 
 use std::time::Duration;
 
 use redlock_engine::claim::Claim;
-use redlock_engine::master::{Extension, Master as _};
+use redlock_engine::master::{Extension, Master as _, ReleaseAnswer};
 use redlock_engine::{LockKey, MasterError, Owner, RedisMaster, Token};
 use redlock_test_servers::server::{PATIENCE, Server, connected, key};
 use tokio::time::Instant;
@@ -66,6 +66,21 @@ async fn both_are_refused_where_the_marker_is_of_another_process() {
     server.set("redlock:armed", b"0123456789 3600000", &[]).await.expect("set");
     assert_eq!(seed(master, &claim).await, Err(MasterError::Quarantined));
     assert_eq!(renew(master, &claim).await, Err(MasterError::Quarantined));
+    assert_eq!(server.get(&key).await, None);
+}
+
+#[tokio::test]
+async fn a_release_deletes_no_key_of_another() {
+    let servers = start().await;
+    let (client, key, server) = (connected(&servers).await, key("a"), &servers[0]);
+    let (master, holder, other) = (&client.masters()[0], claim(&key, 7), claim(&key, 8));
+    assert_eq!(seed(master, &holder).await, Ok(Extension::Extended));
+    for wake in [false, true] {
+        let answer = master.release(&other, wake, Instant::now() + PATIENCE).await;
+        assert_eq!(answer, Ok(ReleaseAnswer::NotOwner));
+    }
+    assert_eq!(server.get(&key).await, Some(holder.value().to_owned()));
+    assert_eq!(master.release(&holder, true, Instant::now() + PATIENCE).await, Ok(ReleaseAnswer::Deleted));
     assert_eq!(server.get(&key).await, None);
 }
 

@@ -23,8 +23,9 @@ const UNDER_WAY: Duration = Duration::from_millis(300);
 pub const LONGEST: Duration = Duration::from_secs(1);
 /// Scheduling that does not show in the timer: several processes have to run one after the other for a grant.
 const SCHEDULING: Duration = Duration::from_millis(150);
-/// A client of a master that was away connects again within this time: 2 s between its attempts, 1 s for one of them.
-const RECONNECT: Duration = Duration::from_secs(3);
+/// A client of a master that was away connects again within this time: 1 s between its attempts, 1 s for one of them; 4 s
+/// between them where its calls were not answered.
+const RECONNECT: Duration = Duration::from_secs(5);
 
 /// A stretch of idle time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +46,7 @@ pub enum Cause {
     KeysReleased,
     /// Masters have keys of attempts that were not granted, or not yet: too few of them are left for a majority.
     KeysOfAttempts,
-    /// A majority is there only with masters that have come back within 3 s: contenders still have to reconnect.
+    /// A majority is there only with masters that have come back within 5 s: contenders still have to reconnect.
     JustBack,
     /// A majority is there and has no key of the lock, and the contenders do not try.
     NotTried,

@@ -134,6 +134,7 @@ pub(super) async fn run(options: Options) -> Result<(), Error> {
     let ctx = Context {
         events: Events::new(Recorder::new(client.clone(), reporter)),
         api: ApiServer::new(client.clone(), leadership.clone()),
+        namespace: namespace.clone(),
         watches,
         client,
         metrics: Metrics::default(),

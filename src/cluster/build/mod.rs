@@ -46,14 +46,19 @@ fn metadata(cluster: &RedisLockCluster, name: String, master: Option<&str>) -> O
         name: Some(name),
         namespace: cluster.namespace(),
         labels: Some(names::labels(&cluster.name_any(), master)),
-        owner_references: Some(vec![OwnerReference {
-            api_version: RedisLockCluster::api_version(&()).into_owned(),
-            kind: RedisLockCluster::kind(&()).into_owned(),
-            name: cluster.name_any(),
-            uid: cluster.uid().unwrap_or_default(),
-            controller: Some(true),
-            block_owner_deletion: Some(true),
-        }]),
+        owner_references: Some(vec![owner_reference(cluster)]),
         ..ObjectMeta::default()
+    }
+}
+
+/// What makes an object one of `cluster`.
+pub(crate) fn owner_reference(cluster: &RedisLockCluster) -> OwnerReference {
+    OwnerReference {
+        api_version: RedisLockCluster::api_version(&()).into_owned(),
+        kind: RedisLockCluster::kind(&()).into_owned(),
+        name: cluster.name_any(),
+        uid: cluster.uid().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
     }
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, ContainerPort, EmptyDirVolumeSource, KeyToPath, Pod, PodSecurityContext, PodSpec, Probe,
-    SeccompProfile, SecretVolumeSource, SecurityContext, TCPSocketAction, TopologySpreadConstraint, Volume,
-    VolumeMount,
+    Capabilities, Container, ContainerPort, EmptyDirVolumeSource, EnvVar, EnvVarSource, KeyToPath, ObjectFieldSelector,
+    Pod, PodSecurityContext, PodSpec, Probe, SeccompProfile, SecretVolumeSource, SecurityContext, TCPSocketAction,
+    TopologySpreadConstraint, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -14,22 +14,30 @@ use sha2::{Digest, Sha256};
 
 use super::{PORT, conf, metadata, resources};
 use crate::api::RedisLockCluster;
+use crate::cluster::server::IDENTITY_DIRECTIVE;
 use crate::contract::credentials::{CONFIG_KEY, hexadecimal};
 use crate::contract::names;
 
 /// User and group of the server: those that the Redis images provide for it.
 const REDIS_ID: i64 = 999;
+/// Environment variable with the uid of the pod.
+const UID_VARIABLE: &str = "POD_UID";
 /// Name of the container in a master's pod.
 pub(crate) const CONTAINER: &str = "redis";
 
 /// The pod of a master. `image` is used where the spec names none.
 ///
 /// The kubelet never restarts its container (`restartPolicy: Never`), and no probe can kill it: only the operator knows when a
-/// restarted master may vote again, and a server that waits for that is healthy.
+/// restarted master may vote again, and a server that waits for that is healthy. Its finalizer keeps the object until the operator has
+/// read how the server ended, also where the deletion was forced.
 pub(crate) fn pod(cluster: &RedisLockCluster, master: &str, image: &str) -> Pod {
     let spec = pod_spec(cluster, image);
     let mut metadata = metadata(cluster, master.to_owned(), Some(master));
-    metadata.annotations = Some(BTreeMap::from([(names::SPEC_HASH_ANNOTATION.to_owned(), hash(&spec, cluster))]));
+    metadata.annotations = Some(BTreeMap::from([
+        (names::SPEC_HASH_ANNOTATION.to_owned(), hash(&spec, cluster)),
+        (names::RESTART_DELAY_ANNOTATION.to_owned(), cluster.spec.restart_delay().as_secs().to_string()),
+    ]));
+    metadata.finalizers = Some(vec![names::MASTER_FINALIZER.to_owned()]);
     Pod { metadata, spec: Some(spec), ..Pod::default() }
 }
 
@@ -39,10 +47,10 @@ pub(crate) fn spec_hash(cluster: &RedisLockCluster, image: &str) -> String {
 }
 
 fn hash(spec: &PodSpec, cluster: &RedisLockCluster) -> String {
-    let max_memory = conf::max_memory(&resources(cluster));
+    let settings = conf::settings(conf::max_memory(&resources(cluster)));
     // A PodSpec always serializes. If it did not, all pods would have the same hash and none would be replaced.
     let text = serde_json::to_string(spec).unwrap_or_default();
-    hexadecimal(&Sha256::digest(format!("{text} maxmemory {max_memory}"))[..8])
+    hexadecimal(&Sha256::digest(format!("{text}\n{settings}"))[..8])
 }
 
 fn pod_spec(cluster: &RedisLockCluster, image: &str) -> PodSpec {
@@ -104,7 +112,25 @@ fn container(cluster: &RedisLockCluster, image: &str) -> Container {
         name: CONTAINER.to_owned(),
         image: Some(cluster.spec.image.clone().unwrap_or_else(|| image.to_owned())),
         image_pull_policy: Some("IfNotPresent".to_owned()),
-        command: Some(vec!["redis-server".to_owned(), format!("/etc/redlock/{CONFIG_KEY}")]),
+        command: Some(vec![
+            "redis-server".to_owned(),
+            format!("/etc/redlock/{CONFIG_KEY}"),
+            // By this the operator knows whose server answers at the address of a pod.
+            format!("--{IDENTITY_DIRECTIVE}"),
+            format!("$({UID_VARIABLE})"),
+        ]),
+        env: Some(vec![EnvVar {
+            name: UID_VARIABLE.to_owned(),
+            value_from: Some(EnvVarSource {
+                field_ref: Some(ObjectFieldSelector {
+                    // Both as the API server stores them.
+                    api_version: Some("v1".to_owned()),
+                    field_path: "metadata.uid".to_owned(),
+                }),
+                ..EnvVarSource::default()
+            }),
+            ..EnvVar::default()
+        }]),
         ports: Some(vec![ContainerPort {
             name: Some(PORT.to_owned()),
             container_port: names::REDIS_PORT.into(),

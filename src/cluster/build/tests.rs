@@ -8,7 +8,7 @@ use kube::core::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::api::cluster::{AllowedNamespaces, NamespacesFrom};
+use crate::api::cluster::{AllowedNamespaces, ClientScripts, NamespacesFrom};
 use crate::cluster::fixtures;
 use crate::contract::credentials::{CONFIG_KEY, ROOT_KEY, RootKey};
 
@@ -39,6 +39,7 @@ fn no_field_of_the_spec_is_ignored() {
         restart_delay,
         call_timeout,
         allowed_namespaces,
+        scripts,
         resources,
         credentials,
     } = plain.spec.clone();
@@ -63,12 +64,11 @@ fn no_field_of_the_spec_is_ignored() {
     assert_eq!(credentials, None);
     assert_eq!(call_timeout, None);
     assert_eq!(allowed_namespaces, None);
+    assert_eq!((scripts, plain.spec.scripts()), (None, ClientScripts::Any));
+    assert_eq!(changed(&|c| c.spec.scripts = Some(ClientScripts::Builtin)).spec.scripts(), ClientScripts::Builtin);
     let all = AllowedNamespaces { from: NamespacesFrom::All, selector: None };
-    assert!(changed(&|c| c.spec.allowed_namespaces = Some(all.clone())).spec.admits(
-        "keys",
-        "billing",
-        &BTreeMap::new()
-    ));
+    let open = changed(&|c| c.spec.allowed_namespaces = Some(all.clone()));
+    assert!(open.spec.admits("keys", "billing", &BTreeMap::new()));
     assert!(!plain.spec.admits("keys", "billing", &BTreeMap::new()));
 }
 
@@ -120,8 +120,10 @@ fn no_secret_is_in_a_pod_but_by_the_file_that_the_server_reads() {
     let spec = pod.spec.as_ref().unwrap();
     let items = spec.volumes.iter().flatten().filter_map(|v| v.secret.as_ref()).flat_map(|s| s.items.iter().flatten());
     assert_eq!(items.map(|item| item.key.as_str()).collect::<Vec<_>>(), [CONFIG_KEY]);
-    assert_eq!((&spec.containers[0].env, &spec.containers[0].env_from), (&None, &None));
-    assert_eq!(spec.containers[0].command.as_ref().unwrap(), &["redis-server", "/etc/redlock/redis.conf"]);
+    let environment = spec.containers[0].env.iter().flatten().map(|variable| variable.name.as_str());
+    assert_eq!((environment.collect::<Vec<_>>(), &spec.containers[0].env_from), (vec!["POD_UID"], &None));
+    let command = ["redis-server", "/etc/redlock/redis.conf", "--syslog-ident", "$(POD_UID)"];
+    assert_eq!(spec.containers[0].command.as_ref().unwrap(), &command);
 }
 
 #[test]

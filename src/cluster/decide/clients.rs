@@ -132,7 +132,7 @@ fn namespaces<'a>(
 fn clients(snapshot: &Snapshot, key: &RootKey, record: &CredentialsStatus) -> Clients {
     let generations: Vec<_> =
         [Some(record.generation), record.next_generation, record.previous_generation].into_iter().flatten().collect();
-    let mut clients = Clients::of(key);
+    let mut clients = Clients::of(key, snapshot.cluster.spec.scripts());
     for (namespace, uid) in namespaces(snapshot, record) {
         let passwords = generations.iter().map(|&generation| password(snapshot, key, namespace, uid, generation));
         clients.admit(namespace, passwords);

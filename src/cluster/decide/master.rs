@@ -2,20 +2,20 @@
 //!
 //! # Invariants
 //! They hold whatever fails, and whenever the operator stops.
-//! 1. A pod is created only for a master that was never started, or when the restart delay has passed since the operator saw that
-//!    the former pod was gone for certain: no pod object, or its container ended. That the master is being started is recorded
-//!    before its first pod is created. The delay counts by the wall clock from the recorded time, so that it survives a restart
-//!    of the operator. Within one operator process it counts by the monotonic clock as well, so that a wall clock that jumps
-//!    cannot shorten it. Assumption: the clocks of the Kubernetes nodes on which the operator runs agree to within the restart
-//!    delay less maxTTL.
-//! 2. [`MasterState::Quarantined`] is recorded only for a pod that is gone for certain. A pod that is being deleted, or whose
-//!    Kubernetes node does not answer, keeps its place until its object is gone.
-//! 3. Only a server that is armed may have voted, and before a server is armed, the uid of its pod and its `run_id` are in the
-//!    record. So a recorded server without its marker has lost its data; a pod that is not in the record was never armed; and one
-//!    that vanished before it was recorded took nothing along.
+//! 1. A pod is created only for a master that was never armed, or when the restart delay has passed since the former server was
+//!    gone for certain ([`MasterPlan::ended`], [`proof_of_end`]). That the master is being started is recorded before its first pod
+//!    is created. The delay counts by the wall clock from the recorded time, so that it survives a restart of the operator. Within
+//!    one operator process it counts by the monotonic clock as well, so that a wall clock that jumps cannot shorten it. Assumption:
+//!    the clocks of the Kubernetes nodes on which the operator runs agree to within the restart delay less maxTTL.
+//! 2. "No object" proves nothing. A pod has a finalizer before its server is armed, which is removed only after its end was
+//!    recorded. [`MasterState::Quarantined`] is recorded only for a server that is gone for certain: its kubelet reported that the
+//!    container has ended, or the control plane declared the pod dead, or, where the object vanished all the same, its machine has
+//!    ended. Until then the place of the master is kept.
+//! 3. Only a server that is armed may have voted, and before a server is armed, the uid of its pod, its `run_id` and its machine
+//!    are in the record. So a recorded server without its marker has lost its data; a pod that is recorded and was never armed took
+//!    no vote along, and needs no delay.
 //! 4. A lost record (a wiped status) never counts as a first start: the Service of the master tells that it was started before.
-//!    Nor is it a first start when the cluster was created while another of the same name is still being removed: leases on that
-//!    one may still be held.
+//!    A cluster that follows one of the same name begins with the records of that: its tombstone.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
 use super::Rules;
 use crate::api::cluster::{MasterState, MasterStatus};
-use crate::cluster::observed::{Existing, ObservedMaster, ObservedPod, ObservedServer, Stage};
+use crate::cluster::observed::{Existing, ObservedMaster, ObservedNode, ObservedPod, ObservedServer, Stage};
 use crate::cluster::server::fitness::Facts;
 
 /// What to do about a master, after its new record was written.
@@ -32,10 +32,14 @@ use crate::cluster::server::fitness::Facts;
 pub(crate) enum MasterAction {
     /// Nothing. (The users and the cap of an armed server are kept up to date.)
     Nothing,
+    /// Give its pod the finalizer that it lacks.
+    Protect,
     /// Create its pod.
     Create,
-    /// Delete its pod.
+    /// Request the deletion of its pod.
     Delete,
+    /// Delete its pod, and let the object go: its end is recorded.
+    Release,
     /// Let its server vote.
     Arm,
 }
@@ -49,6 +53,8 @@ pub(crate) struct MasterPlan {
     pub(crate) action: MasterAction,
     /// It was seen gone, or without its data, just now.
     pub(crate) crashed: bool,
+    /// Its pod has ended before its server was armed.
+    pub(crate) failed_start: bool,
     /// When to reconcile again, if nothing happens before.
     pub(crate) wake: Option<Duration>,
 }
@@ -59,17 +65,18 @@ pub(crate) fn decide_master(rules: &Rules, master: &ObservedMaster) -> MasterPla
         row: master.row.clone().unwrap_or_else(|| MasterStatus::new(&master.name, MasterState::Starting)),
         action: MasterAction::Nothing,
         crashed: false,
+        failed_start: false,
         wake: None,
     };
     plan.row.address = Some(master.address.clone());
     match &master.pod {
         Existing::Ours(pod) => match pod.stage {
-            Stage::Ended { deleting } => plan.ended(rules, master, pod, deleting),
-            Stage::Doubtful { deleting } => plan.doubtful(pod, deleting),
+            Stage::Ended | Stage::DeclaredDead => plan.ended(rules, master, pod),
+            Stage::Doubtful => plan.doubtful(master, pod),
             Stage::Pending | Stage::Running => plan.living(rules, master, pod),
         },
         Existing::Absent => plan.absent(rules, master, None),
-        Existing::Orphan => plan.displaced(rules, master),
+        Existing::Orphan(pod) => plan.displaced(rules, master, pod),
         Existing::Foreign(name) => {
             plan.absent(rules, master, Some(format!("{name} exists and does not belong to this cluster")));
         }
@@ -86,7 +93,7 @@ fn delay_left(rules: &Rules, row: &MasterStatus, since_gone: Option<Duration>) -
 }
 
 /// `time` plus `duration`, or the latest time that can be written.
-fn later(time: Timestamp, duration: Duration) -> Timestamp {
+pub(crate) fn later(time: Timestamp, duration: Duration) -> Timestamp {
     let duration = SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX);
     time.checked_add(duration).unwrap_or(Timestamp::MAX)
 }
@@ -96,86 +103,202 @@ fn never_started(row: &MasterStatus) -> bool {
     row.state == MasterState::Starting && row.pod_uid.is_none() && row.last_crash_time.is_none()
 }
 
-/// Whether the record says that the master's pod is gone.
+/// Whether the record says that the master's server is gone.
 fn known_gone(row: &MasterStatus) -> bool {
     row.state == MasterState::Quarantined && row.restart_not_before.is_some()
+}
+
+/// Whether the record says that the server of its pod was never armed. Where a pod was not of this record's making, or has lost its
+/// data, the end of its delay is recorded.
+fn never_armed(row: &MasterStatus) -> bool {
+    row.pod_uid.is_some() && row.run_id.is_none() && row.restart_not_before.is_none()
+}
+
+/// Whether the record is about this pod.
+fn is_of(row: &MasterStatus, pod: &ObservedPod) -> bool {
+    row.pod_uid.as_ref() == Some(&pod.uid)
+}
+
+/// What proves that the recorded server has ended although the object of its pod is gone; `None` if nothing does.
+fn proof_of_end(row: &MasterStatus, master: &ObservedMaster) -> Option<&'static str> {
+    match &master.node {
+        _ if master.is_vouched_gone => {
+            Some("its pod's object vanished, and an administrator vouches that its server has ended")
+        }
+        ObservedNode::Deleted if row.node_name.is_some() => {
+            Some("its pod's object vanished, and its Kubernetes node was deleted")
+        }
+        ObservedNode::Present { is_out_of_service: true, .. } => {
+            Some("its pod's object vanished, and its Kubernetes node is tainted out-of-service")
+        }
+        ObservedNode::Present { boot_id: Some(now), .. } if row.boot_id.as_ref().is_some_and(|then| then != now) => {
+            Some("its pod's object vanished, and its machine has restarted since")
+        }
+        ObservedNode::Deleted | ObservedNode::Present { .. } | ObservedNode::Unknown => None,
+    }
 }
 
 // === impl MasterPlan ===
 
 impl MasterPlan {
-    /// No pod of ours exists. When this is seen for the first time, it is a crash. `blocked`: why no pod can be created now.
+    /// No pod of ours exists. `blocked`: why no pod can be created now.
     fn absent(&mut self, rules: &Rules, master: &ObservedMaster, blocked: Option<String>) {
         let first = master.row.as_ref().map_or(!master.started_before, never_started);
-        if !first && !master.row.as_ref().is_some_and(known_gone) {
+        let is_harmless = first || master.row.as_ref().is_some_and(|row| never_armed(row) || known_gone(row));
+        if !is_harmless {
             let why = match &master.row {
-                None => "its record was lost, or a former cluster of this name was removed just now",
-                Some(row) if row.state == MasterState::Terminating => "its pod was deleted",
-                Some(_) => "its pod is gone",
+                None => "its record was lost",
+                // A record that names no pod is that of a place which was never filled.
+                Some(row) if row.pod_uid.is_none() => "its pod is gone",
+                Some(row) => match proof_of_end(row, master) {
+                    Some(proof) => proof,
+                    None => return self.vanished(),
+                },
             };
             self.crash(rules, Some(why.to_owned()));
             self.row.state = MasterState::Quarantined;
         }
         if !first {
-            // By the present spec: a longer delay holds also for masters that are waiting already.
-            if let Some(crashed) = &self.row.last_crash_time {
-                self.row.restart_not_before = Some(MicroTime(later(crashed.0, rules.restart_delay)));
+            // By the present spec, if that is longer: it holds also for masters that are waiting already.
+            if let Some(crashed) = &self.row.last_crash_time
+                && let Some(until) = &mut self.row.restart_not_before
+            {
+                until.0 = until.0.max(later(crashed.0, rules.restart_delay));
             }
             let since_gone = if self.crashed { Some(Duration::ZERO) } else { master.since_gone };
             self.wake = delay_left(rules, &self.row, since_gone);
         }
-        if self.wake.is_none() {
-            self.action = if blocked.is_none() { MasterAction::Create } else { MasterAction::Nothing };
+        if self.wake.is_some() {
+            return;
+        }
+        if self.row.state != MasterState::Quarantined {
+            self.row.state = MasterState::Starting;
+        }
+        if blocked.is_some() {
             self.row.message = blocked;
-        }
-    }
-
-    /// The pod of a former cluster of the same name is in its place (an orphan, which the garbage collector deletes). Leases on it
-    /// may still be held, so the delay counts from when it is gone.
-    fn displaced(&mut self, rules: &Rules, master: &ObservedMaster) {
-        let why = "the pod of a former cluster of this name is being removed".to_owned();
-        if master.row.as_ref().is_none_or(|row| never_started(row) || row.state == MasterState::Terminating) {
-            self.row.state = MasterState::Terminating;
-            self.row.message = Some(why);
+        } else if let Some(left) = master.backoff {
+            // Its record keeps the reason.
+            self.wake = Some(left);
         } else {
-            self.absent(rules, master, Some(why));
+            self.action = MasterAction::Create;
         }
     }
 
-    /// Its container has ended: the crash is recorded, then the object is deleted to free the name.
-    fn ended(&mut self, rules: &Rules, master: &ObservedMaster, pod: &ObservedPod, deleting: bool) {
-        let recorded = master.row.as_ref().is_some_and(known_gone) && self.row.pod_uid.as_ref() == Some(&pod.uid);
-        if !recorded {
-            self.crash(rules, pod.note.clone().or_else(|| Some("its container ended".to_owned())));
+    /// The object of its pod is gone although nothing was recorded: somebody took off the finalizer. Its server may still vote.
+    fn vanished(&mut self) {
+        let (uid, node) = (self.row.pod_uid.clone().unwrap_or_default(), self.row.node_name.clone());
+        let machine = node.map_or("its Kubernetes node".to_owned(), |node| format!("the Kubernetes node {node}"));
+        self.row.message = Some(format!(
+            "its pod's object vanished, and nothing proves that its server has ended. Its place is kept until {machine} is \
+             deleted, is tainted out-of-service or has restarted, or this cluster's annotation redlock.dev/gone names the \
+             pod: {uid}"
+        ));
+        self.row.state = MasterState::Vanished;
+        self.row.armed_since = None;
+    }
+
+    /// The pod of a former cluster of the same name is in its place, or a restored one. It may have voted, and is replaced: the
+    /// delay counts from when it is gone.
+    fn displaced(&mut self, rules: &Rules, master: &ObservedMaster, pod: &ObservedPod) {
+        let is_recorded = master.row.as_ref().is_some_and(|row| is_of(row, pod));
+        if is_recorded && master.row.as_ref().is_some_and(known_gone) {
+            // It was stripped of its votes: its tombstone says when.
+            self.wake = delay_left(rules, &self.row, master.since_gone);
+            self.action = MasterAction::Release;
+            return;
+        }
+        if !is_recorded {
+            let why = "a pod of a former cluster of this name is in its place, and is being removed";
+            self.crash(rules, Some(why.to_owned()));
+            self.row.pod_uid = Some(pod.uid.clone());
+            self.row.run_id = None;
+            self.record_machine(pod, &master.node);
+        }
+        if matches!(pod.stage, Stage::Ended | Stage::DeclaredDead) {
+            self.row.state = MasterState::Terminating;
+            self.crash(rules, None);
+            self.row.state = MasterState::Quarantined;
+            self.action = MasterAction::Release;
+        } else {
+            self.row.state = MasterState::Terminating;
+            self.action = if pod.is_deleting { MasterAction::Nothing } else { MasterAction::Delete };
+        }
+    }
+
+    /// Its server is gone for certain: that is recorded, then the object is let go, which frees the name.
+    fn ended(&mut self, rules: &Rules, master: &ObservedMaster, pod: &ObservedPod) {
+        self.action = MasterAction::Release;
+        let row = master.row.as_ref().filter(|row| is_of(row, pod));
+        if row.is_some_and(never_armed) {
+            self.never_voted(pod.note.clone().unwrap_or_else(|| "its container ended".to_owned()));
+            return;
+        }
+        if !row.is_some_and(known_gone) {
+            let why = match pod.stage {
+                Stage::DeclaredDead => "its Kubernetes node was deleted, or tainted out-of-service".to_owned(),
+                _ => pod.note.clone().unwrap_or_else(|| "its container ended".to_owned()),
+            };
+            self.crash(rules, Some(why));
             self.row.state = MasterState::Quarantined;
             self.row.pod_uid = Some(pod.uid.clone());
         }
-        self.wake = delay_left(rules, &self.row, master.since_gone);
-        self.action = if deleting { MasterAction::Nothing } else { MasterAction::Delete };
+        self.wake = delay_left(rules, &self.row, if self.crashed { Some(Duration::ZERO) } else { master.since_gone });
     }
 
     /// Its pod is being deleted or was declared failed, but its container may still run. So its place is kept, and the delay
     /// counts from when it is gone.
-    fn doubtful(&mut self, pod: &ObservedPod, deleting: bool) {
+    fn doubtful(&mut self, master: &ObservedMaster, pod: &ObservedPod) {
+        if master.row.as_ref().is_some_and(|row| is_of(row, pod) && never_armed(row)) {
+            // Nobody arms a pod that is being deleted, and without that its server has no vote, however long it runs.
+            self.action = MasterAction::Release;
+            self.never_voted("its pod was deleted".to_owned());
+            return;
+        }
         if self.row.state != MasterState::Terminating {
-            self.row.message =
-                Some("its pod is being deleted: its place is kept until its Kubernetes node confirms that".to_owned());
+            self.row.message = Some(
+                "its pod is being deleted: its place is kept until its Kubernetes node confirms that, or the control plane \
+                 declares the pod dead"
+                    .to_owned(),
+            );
+        }
+        if !is_of(&self.row, pod) {
+            self.record_machine(pod, &master.node);
         }
         self.row.state = MasterState::Terminating;
         self.row.pod_uid = Some(pod.uid.clone());
         self.row.armed_since = None;
-        self.action = if deleting { MasterAction::Nothing } else { MasterAction::Delete };
+        if !pod.is_protected() && !pod.is_deleting {
+            self.action = MasterAction::Protect;
+        } else if !pod.is_deleting {
+            self.action = MasterAction::Delete;
+        }
+    }
+
+    /// Its pod ended before its server was armed. It took no vote along, so there is no delay for it.
+    fn never_voted(&mut self, why: String) {
+        self.row.state = MasterState::Starting;
+        self.row.message = Some(why);
+        self.failed_start = true;
+    }
+
+    /// Records on which machine its pod runs, and since when that runs.
+    fn record_machine(&mut self, pod: &ObservedPod, node: &ObservedNode) {
+        self.row.node_name.clone_from(&pod.node);
+        self.row.boot_id = node.boot_id().cloned();
     }
 
     /// Its pod is starting or running.
     fn living(&mut self, rules: &Rules, master: &ObservedMaster, pod: &ObservedPod) {
-        if self.row.state == MasterState::Terminating && self.row.restart_not_before.is_some() {
+        if !pod.is_protected() {
+            self.action = MasterAction::Protect;
+        }
+        if is_of(&self.row, pod) && self.row.state == MasterState::Terminating && self.row.restart_not_before.is_some()
+        {
             // It has lost its data, and its pod is not deleted yet.
-            self.action = MasterAction::Delete;
+            self.action = if pod.is_protected() { MasterAction::Delete } else { MasterAction::Protect };
             return;
         }
-        let same_pod = self.row.pod_uid.as_ref() == Some(&pod.uid);
-        if !same_pod {
+        if !is_of(&self.row, pod) {
             let expected = master.row.as_ref().is_some_and(|row| never_started(row) || known_gone(row));
             let adopted =
                 master.row.is_none() && matches!(&master.server, ObservedServer::Up(facts) if facts.is_armed());
@@ -192,6 +315,9 @@ impl MasterPlan {
             self.row.armed_since = None;
             self.row.state = MasterState::Starting;
         }
+        if self.row.boot_id.is_none() || self.row.run_id.is_none() {
+            self.record_machine(pod, &master.node);
+        }
         let since_gone = if self.crashed { Some(Duration::ZERO) } else { master.since_gone };
         match &master.server {
             ObservedServer::Up(facts) => self.answering(rules, facts, since_gone),
@@ -204,6 +330,7 @@ impl MasterPlan {
             ObservedServer::KeyLost => {
                 self.row.message = Some("it cannot be asked: the cluster's root key is lost".to_owned());
             }
+            ObservedServer::Stuck(why) => self.lose(rules, why.clone()),
             ObservedServer::Unreachable(_) | ObservedServer::NotAsked => {
                 let voted = self.row.run_id.is_some();
                 self.row.state = if voted { MasterState::Unreachable } else { MasterState::Starting };
@@ -218,7 +345,10 @@ impl MasterPlan {
 
     /// Its server replies.
     fn answering(&mut self, rules: &Rules, facts: &Facts, since_gone: Option<Duration>) {
-        if facts.is_armed() {
+        if let Some(unfit) = facts.unfit.as_ref().filter(|_| facts.is_armed()) {
+            // It may have forgotten leases, or given them to another server. It votes until it is disarmed.
+            self.lose(rules, unfit.clone());
+        } else if facts.is_armed() {
             let same_process = self.row.run_id.as_ref() == Some(&facts.run_id);
             if !same_process || self.row.armed_since.is_none() {
                 self.row.armed_since = Some(MicroTime(rules.now));
@@ -228,9 +358,11 @@ impl MasterPlan {
             self.row.restart_not_before = None;
             self.row.message = None;
         } else if self.row.run_id.is_some() {
-            self.crash(rules, Some("it lost its data: its server has no armed marker any more".to_owned()));
-            self.row.state = MasterState::Terminating;
-            self.action = MasterAction::Delete;
+            let lost = || "it lost its data: its server has no armed marker any more".to_owned();
+            self.lose(rules, facts.unfit.clone().unwrap_or_else(lost));
+        } else if self.action == MasterAction::Protect {
+            // Only the end of a pod that has it is sure to be seen.
+            self.row.state = MasterState::Starting;
         } else if let Some(left) = delay_left(rules, &self.row, since_gone) {
             self.row.state = MasterState::Starting;
             self.wake = Some(left);
@@ -242,6 +374,16 @@ impl MasterPlan {
             self.row.run_id = Some(facts.run_id.clone());
             self.row.message = None;
             self.action = MasterAction::Arm;
+        }
+    }
+
+    /// Its server must not vote any more, and its pod is deleted (not by force: its kubelet ends it).
+    fn lose(&mut self, rules: &Rules, why: String) {
+        self.crash(rules, Some(why));
+        self.row.state = MasterState::Terminating;
+        // Without the finalizer the next pass deletes it.
+        if self.action != MasterAction::Protect {
+            self.action = MasterAction::Delete;
         }
     }
 
@@ -264,6 +406,7 @@ impl MasterPlan {
     pub(crate) fn created(&mut self, pod_uid: String) {
         self.row.state = MasterState::Starting;
         self.row.pod_uid = Some(pod_uid);
+        (self.row.node_name, self.row.boot_id) = (None, None);
         self.row.run_id = None;
         self.row.restart_not_before = None;
         self.row.message = None;

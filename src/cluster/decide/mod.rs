@@ -74,7 +74,7 @@ pub(crate) fn decide(snapshot: &Snapshot, rules: &Rules) -> ClusterPlan {
         replace_outdated(rules, &snapshot.masters, &mut masters, &wanted);
     }
     for (plan, master) in masters.iter_mut().zip(&snapshot.masters) {
-        let unaddressed = matches!(master.service, Existing::Foreign(_) | Existing::Orphan);
+        let unaddressed = matches!(master.service, Existing::Foreign(_));
         if plan.action == MasterAction::Create && (is_blocked || unaddressed) {
             plan.action = MasterAction::Nothing;
             plan.row.message =

@@ -20,6 +20,8 @@ pub(crate) enum ObjectPlan<K> {
     Create,
     /// Apply this over the one that exists, which is ours.
     Apply(Box<K>),
+    /// Make it ours: this is its uid. It has no owner any more.
+    TakeOver(String),
 }
 
 /// About the Secret. **A root key is made only for a cluster of which no master was ever started**, and never replaced: every
@@ -30,7 +32,8 @@ pub(crate) fn plan_secret(snapshot: &Snapshot) -> ObjectPlan<Secret> {
         (Existing::Absent, None) if snapshot.was_started() => ObjectPlan::Leave,
         (Existing::Absent, _) => ObjectPlan::Create,
         (Existing::Ours(live), Some(key)) => ObjectPlan::applying(live, build::secret(&snapshot.cluster, key)),
-        (Existing::Ours(_), None) | (Existing::Orphan | Existing::Foreign(_), _) => ObjectPlan::Leave,
+        (Existing::Orphan(live), Some(_)) => ObjectPlan::taking_over(live),
+        (Existing::Ours(_) | Existing::Orphan(_), None) | (Existing::Foreign(_), _) => ObjectPlan::Leave,
     }
 }
 
@@ -43,11 +46,23 @@ pub(crate) fn plan_service(rules: &Rules, cluster: &RedisLockCluster, master: &O
             let started_at = started_at.unwrap_or_else(|| rules.now.to_string());
             ObjectPlan::applying(live, build::service(cluster, &master.name, &started_at))
         }
-        Existing::Orphan | Existing::Foreign(_) => ObjectPlan::Leave,
+        Existing::Orphan(live) => ObjectPlan::taking_over(live),
+        Existing::Foreign(_) => ObjectPlan::Leave,
     }
 }
 
 // === impl ObjectPlan ===
+
+impl<K: ResourceExt> ObjectPlan<K> {
+    fn taking_over(live: &K) -> Self {
+        // One that is being deleted is made anew once it is gone.
+        if live.meta().deletion_timestamp.is_some() {
+            Self::Leave
+        } else {
+            Self::TakeOver(live.uid().unwrap_or_default())
+        }
+    }
+}
 
 impl<K: Serialize> ObjectPlan<K> {
     /// Applies `wanted` if `live` differs from it in a field of `wanted`.

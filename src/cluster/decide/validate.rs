@@ -61,8 +61,10 @@ fn lost_key(snapshot: &Snapshot) -> Option<Problem> {
     let name = names::auth_secret(&snapshot.cluster.name_any());
     let message = match (secret, snapshot.was_started()) {
         (Existing::Absent, true) => format!("Secret {name} with the cluster's root key is gone: {RESTORE}"),
-        (Existing::Ours(_), true) => format!("Secret {name} has no usable root key any more: {RESTORE}"),
-        (Existing::Ours(_), false) => {
+        (Existing::Ours(_) | Existing::Orphan(_), true) => {
+            format!("Secret {name} has no usable root key any more: {RESTORE}")
+        }
+        (Existing::Ours(_) | Existing::Orphan(_), false) => {
             format!("Secret {name} has no usable root key: delete it, and the operator makes another")
         }
         _ => return None,

@@ -9,31 +9,51 @@ fn pod(metadata: &Value, status: &Value) -> Pod {
     serde_json::from_value(json!({"metadata": metadata, "status": status})).unwrap()
 }
 
-fn stage_of(phase: &str, state: &Value, deleting: bool) -> Stage {
+fn stage_of(phase: &str, state: &Value, deleting: bool, condition: Option<Value>) -> Stage {
     let metadata = if deleting { json!({"deletionTimestamp": "2026-11-30T09:00:00Z"}) } else { json!({}) };
     let container =
         json!({"name": "redis", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state});
-    ObservedPod::of(&pod(&metadata, &json!({"phase": phase, "containerStatuses": [container]}))).stage
+    let conditions: Vec<_> = condition.into_iter().collect();
+    let status = json!({"phase": phase, "containerStatuses": [container], "conditions": conditions});
+    let pod = json!({"metadata": metadata, "spec": {"nodeName": "n1", "containers": []}, "status": status});
+    ObservedPod::of(&serde_json::from_value(pod).unwrap()).stage
 }
 
 #[test]
-fn only_a_container_that_ended_counts_as_gone() {
-    let (running, ended) = (json!({"running": {}}), json!({"terminated": {"exitCode": 137}}));
-    for (phase, state, deleting, stage) in [
-        ("Pending", json!({"waiting": {}}), false, Stage::Pending),
-        ("Running", running.clone(), false, Stage::Running),
-        ("Unknown", running.clone(), false, Stage::Running),
-        ("Failed", ended.clone(), false, Stage::Ended { deleting: false }),
-        ("Succeeded", ended.clone(), true, Stage::Ended { deleting: true }),
+fn only_a_container_that_ended_and_a_pod_that_was_declared_dead_count_as_gone() {
+    let (running, ended, waiting) =
+        (json!({"running": {}}), json!({"terminated": {"exitCode": 137}}), json!({"waiting": {}}));
+    let disrupted =
+        |reason: &str, status: &str| Some(json!({"type": "DisruptionTarget", "status": status, "reason": reason}));
+    for (phase, state, deleting, condition, stage) in [
+        ("Pending", &waiting, false, None, Stage::Pending),
+        ("Running", &running, false, None, Stage::Running),
+        ("Unknown", &running, false, None, Stage::Running),
+        ("Failed", &ended, false, None, Stage::Ended),
+        ("Succeeded", &ended, true, None, Stage::Ended),
+        // Other containers of the pod go on.
+        ("Running", &ended, false, None, Stage::Ended),
+        ("Running", &ended, true, None, Stage::Ended),
+        // A kubelet that refuses a pod, or evicts one that waits, has started nothing.
+        ("Failed", &waiting, false, None, Stage::Ended),
+        ("Running", &running, true, None, Stage::Doubtful),
+        ("Pending", &waiting, true, None, Stage::Doubtful),
         // Declared failed by something other than its kubelet.
-        ("Failed", running.clone(), false, Stage::Doubtful { deleting: false }),
-        ("Running", running, true, Stage::Doubtful { deleting: true }),
-        // Its kubelet has not yet reported that the whole pod has ended.
-        ("Running", ended, true, Stage::Doubtful { deleting: true }),
+        ("Failed", &running, false, None, Stage::Doubtful),
+        ("Failed", &running, true, disrupted("TerminationByKubelet", "True"), Stage::Doubtful),
+        ("Failed", &running, true, disrupted("DeletionByPodGC", "False"), Stage::Doubtful),
+        ("Failed", &running, true, disrupted("DeletionByPodGC", "True"), Stage::DeclaredDead),
+        ("Failed", &running, true, disrupted("DeletionByTaintManager", "True"), Stage::DeclaredDead),
+        // Announced, and not done.
+        ("Running", &running, true, disrupted("DeletionByTaintManager", "True"), Stage::Doubtful),
+        ("Running", &running, false, disrupted("DeletionByTaintManager", "True"), Stage::Running),
     ] {
-        assert_eq!(stage_of(phase, &state, deleting), stage, "{phase} {state} {deleting}");
+        let case = format!("{phase} {state} {deleting} {condition:?}");
+        assert_eq!(stage_of(phase, state, deleting, condition), stage, "{case}");
     }
     assert_eq!(ObservedPod::of(&Pod::default()).stage, Stage::Pending);
+    let unscheduled = pod(&json!({"deletionTimestamp": "2026-11-30T09:00:00Z"}), &json!({"phase": "Pending"}));
+    assert_eq!(ObservedPod::of(&unscheduled).stage, Stage::Ended, "it has never been on a Kubernetes node");
 }
 
 #[test]
@@ -69,7 +89,29 @@ fn only_objects_of_this_very_cluster_are_ours() {
     ] {
         assert_eq!(Ownership::of(&of_owner(owner.clone()), &cluster), ownership, "{owner}");
     }
+    let labelled = |cluster: &str| json!({"name": "votes-0", "labels": names::labels(cluster, Some("votes-0"))});
+    assert_eq!(Ownership::of(&pod(&labelled("votes"), &json!({})), &cluster), Ownership::Orphan, "nobody's any more");
+    assert_eq!(Ownership::of(&pod(&labelled("other"), &json!({})), &cluster), Ownership::Foreign);
     let bare = pod(&json!({"name": "votes-0"}), &json!({}));
     assert_eq!(Existing::of(Some(&bare), &cluster, ObservedPod::of), Existing::Foreign("Pod votes-0".to_owned()));
     assert_eq!(Existing::of(None::<&Pod>, &cluster, ObservedPod::of), Existing::Absent);
+}
+
+#[test]
+fn a_machine_is_known_by_its_boot_and_by_the_taint_that_declares_it_dead() {
+    let node = |taints: Value| -> Node {
+        let info = json!({"bootID": "boot-1", "architecture": "", "containerRuntimeVersion": "", "kernelVersion": "",
+            "kubeProxyVersion": "", "kubeletVersion": "", "machineID": "", "operatingSystem": "", "osImage": "", "systemUUID": ""});
+        serde_json::from_value(json!({"spec": {"taints": taints}, "status": {"nodeInfo": info}})).unwrap()
+    };
+    let out = json!([{"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}]);
+    for (taints, is_out_of_service) in [
+        (json!([]), false),
+        (out, true),
+        (json!([{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}]), false),
+    ] {
+        let observed = ObservedNode::Present { boot_id: Some("boot-1".to_owned()), is_out_of_service };
+        assert_eq!(ObservedNode::of(Some(&node(taints))), observed);
+    }
+    assert_eq!(ObservedNode::of(None), ObservedNode::Deleted);
 }

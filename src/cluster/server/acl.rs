@@ -5,39 +5,45 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use redis::Pipeline;
 use redlock_engine::permissions;
 
 use super::fitness::Facts;
-use super::{Admin, AdminError};
+use super::scripts;
+use crate::api::cluster::ClientScripts;
 use crate::contract::credentials::{Password, RootKey};
 use crate::contract::names::{EVERY_NAMESPACE, client_user};
 
-/// The clients that may log in: the digests of the passwords of each namespace.
+/// The clients that may log in: the digests of the passwords of each namespace, and which scripts they may run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Clients(BTreeMap<String, BTreeSet<String>>);
+pub(crate) struct Clients {
+    digests: BTreeMap<String, BTreeSet<String>>,
+    scripts: ClientScripts,
+}
 
 // === impl Clients ===
 
 impl Clients {
     /// Only the operator as a client. Its password follows from `key`.
-    pub(crate) fn of(key: &RootKey) -> Self {
-        Self([(EVERY_NAMESPACE.to_owned(), [key.own_client_password().digest()].into())].into())
+    pub(crate) fn of(key: &RootKey, scripts: ClientScripts) -> Self {
+        let own = key.own_client_password().digest();
+        Self { digests: [(EVERY_NAMESPACE.to_owned(), [own].into())].into(), scripts }
     }
 
     /// Clients of `namespace` may log in with each of `passwords`.
     pub(crate) fn admit(&mut self, namespace: &str, passwords: impl IntoIterator<Item = Password>) {
-        self.0.insert(namespace.to_owned(), passwords.into_iter().map(|password| password.digest()).collect());
+        self.digests.insert(namespace.to_owned(), passwords.into_iter().map(|password| password.digest()).collect());
     }
 
     /// The digests by namespace.
     #[cfg(test)]
     pub(crate) fn digests(&self) -> &BTreeMap<String, BTreeSet<String>> {
-        &self.0
+        &self.digests
     }
 
     /// Whether the server has users for exactly these, with exactly these passwords. It does not tell their rules.
     pub(crate) fn are_known_to(&self, facts: &Facts) -> bool {
-        facts.namespaces == self.0
+        facts.namespaces == self.digests
     }
 
     /// Whether the server accepts a password that was replaced, so that clients have to log in again with the present one.
@@ -53,53 +59,61 @@ impl Clients {
 
     /// Whether the server accepts a password that was revoked, or of a client that may not log in any more.
     pub(crate) fn revoke_passwords_of(&self, facts: &Facts) -> bool {
-        self.outdated(facts).any(|(_, keeps_one)| !keeps_one)
-            || facts.namespaces.keys().any(|namespace| !self.0.contains_key(namespace))
+        self.outdated(facts).any(|(_, keeps_one)| !keeps_one) || self.without_user(facts).next().is_some()
     }
 
     /// The namespaces of which the server accepts a password that is not valid any more, and whether it accepts a valid one too.
     fn outdated<'a>(&'a self, facts: &'a Facts) -> impl Iterator<Item = (&'a String, bool)> {
-        self.0.iter().filter_map(|(namespace, valid)| {
+        self.digests.iter().filter_map(|(namespace, valid)| {
             let accepted = facts.namespaces.get(namespace)?;
             (!accepted.is_subset(valid)).then(|| (namespace, !accepted.is_disjoint(valid)))
         })
     }
-}
 
-// === impl Admin ===
+    /// The namespaces whose clients the server lets in although they may not log in any more.
+    fn without_user<'a>(&'a self, facts: &'a Facts) -> impl Iterator<Item = &'a String> {
+        facts.namespaces.keys().filter(|namespace| !self.digests.contains_key(*namespace))
+    }
 
-impl Admin {
-    /// Makes the users of `clients`, and deletes those of other namespaces. Safe to repeat: a user that is set again stays
-    /// connected, unless one of its passwords is not valid any more. Which connections were made with that is unknown, so all of
-    /// them are closed, and the clients log in again with a valid one.
-    pub(crate) async fn set_users(&mut self, facts: &Facts, clients: &Clients) -> Result<(), AdminError> {
-        let mut commands = redis::pipe();
-        for (namespace, digests) in &clients.0 {
-            let rules = client_rules(namespace, digests, facts.knows_setinfo);
+    /// Adds the commands that give a server these users and no others, and the scripts that they need. Safe to repeat: a user that is
+    /// set again stays connected, unless one of its passwords is not valid any more. Which connections were made with that is unknown,
+    /// so all of them are closed, and the clients log in again with a valid one.
+    pub(super) fn add_changes(&self, commands: &mut Pipeline, facts: &Facts) {
+        for (namespace, digests) in &self.digests {
+            let rules = client_rules(namespace, digests, self.scripts, facts.knows_setinfo);
             commands.cmd("ACL").arg("SETUSER").arg(client_user(namespace)).arg(rules).ignore();
         }
-        for (namespace, _) in clients.outdated(facts) {
+        for (namespace, _) in self.outdated(facts) {
             commands.cmd("CLIENT").arg("KILL").arg("USER").arg(client_user(namespace)).ignore();
         }
         // Deleting a user closes its connections.
-        for namespace in facts.namespaces.keys().filter(|namespace| !clients.0.contains_key(*namespace)) {
+        for namespace in self.without_user(facts) {
             commands.cmd("ACL").arg("DELUSER").arg(client_user(namespace)).ignore();
         }
-        if commands.is_empty() {
-            return Ok(());
+        if self.scripts == ClientScripts::Builtin {
+            // A script that a client ran by EVAL, while it was allowed to, must not be callable by its digest now.
+            commands.cmd("SCRIPT").arg("FLUSH").arg("SYNC").ignore();
+            scripts::add_loads(commands);
         }
-        commands.exec_async(&mut self.connection).await.map_err(Into::into)
     }
 }
 
 /// Arguments of `ACL SETUSER <user>` for the clients of a namespace: the digests of their passwords, and the permissions that
-/// [`permissions::acl_rules`] lists.
+/// [`permissions`] lists.
 ///
 /// `knows_setinfo`: the server has `CLIENT SETINFO` (Redis 7.2 and later, every Valkey). An older one refuses a rule that names it.
-fn client_rules(namespace: &str, digests: &BTreeSet<String>, knows_setinfo: bool) -> Vec<String> {
+fn client_rules(
+    namespace: &str,
+    digests: &BTreeSet<String>,
+    scripts: ClientScripts,
+    knows_setinfo: bool,
+) -> Vec<String> {
     let mut rules = vec!["reset".to_owned(), "on".to_owned()];
     rules.extend(digests.iter().map(|digest| format!("#{digest}")));
-    rules.extend(permissions::acl_rules(namespace, knows_setinfo));
+    rules.extend(match scripts {
+        ClientScripts::Any => permissions::acl_rules(namespace, knows_setinfo),
+        ClientScripts::Builtin => permissions::acl_rules_without_eval(namespace, knows_setinfo),
+    });
     rules
 }
 
@@ -111,28 +125,31 @@ mod tests {
     #[test]
     fn a_client_logs_in_with_its_passwords_alone_and_has_the_rights_of_its_namespace() {
         let digests = BTreeSet::from(["a1".to_owned(), "b2".to_owned()]);
-        let rules = client_rules("billing", &digests, true);
+        let rules = client_rules("billing", &digests, ClientScripts::Any, true);
         assert_eq!(rules[..4], ["reset", "on", "#a1", "#b2"].map(str::to_owned));
         assert_eq!(rules[4..], permissions::acl_rules("billing", true));
+        let loaded_only = client_rules("billing", &digests, ClientScripts::Builtin, true);
+        assert_eq!(rules.iter().filter(|rule| !loaded_only.contains(rule)).collect::<Vec<_>>(), ["+eval"]);
     }
 
     #[test]
     fn clients_are_compared_by_name_and_passwords() {
         let key = RootKey::generate();
+        let only_operator = || Clients::of(&key, ClientScripts::Any);
         let with = |generations: &[i64]| {
-            let mut clients = Clients::of(&key);
+            let mut clients = only_operator();
             clients.admit("billing", generations.iter().map(|&generation| key.client_password("uid", generation, 1)));
             clients
         };
-        let facts = |clients: &Clients| Facts { namespaces: clients.0.clone(), ..fixtures::facts(None) };
+        let facts = |clients: &Clients| Facts { namespaces: clients.digests.clone(), ..fixtures::facts(None) };
         // What is wanted, what the server has: whether it is that, and what is done about its passwords.
         for (wanted, has, is_same, replaces, revokes) in [
             (with(&[1]), with(&[1]), true, false, false),
             (with(&[1, 2]), with(&[1]), false, false, false),
             (with(&[2]), with(&[1, 2]), false, true, false),
             (with(&[2]), with(&[1]), false, false, true),
-            (Clients::of(&key), with(&[1]), false, false, true),
-            (with(&[1]), Clients::of(&key), false, false, false),
+            (only_operator(), with(&[1]), false, false, true),
+            (with(&[1]), only_operator(), false, false, false),
         ] {
             let facts = facts(&has);
             let found =

@@ -2,6 +2,7 @@
 //!
 //! # Layout
 //! - [`install`]: the chart in the cluster, and the operator's pods
+//! - [`machine`]: the machines of the local cluster
 //! - [`objects`]: the objects that scenarios create
 //! - [`wait`]: waits until an object is as expected
 //! - [`forward`]: a stream to a port of a pod
@@ -12,6 +13,7 @@
 pub mod agent;
 pub mod forward;
 pub mod install;
+pub mod machine;
 pub mod objects;
 pub mod probe;
 pub mod redis;

@@ -1,7 +1,10 @@
 //! What is decided about a master, by invariant.
 
 use super::*;
-use crate::cluster::fixtures::{DELAY, armed, at, facts, master, pod, quarantined, row, rules, unreachable, up};
+use crate::cluster::fixtures::{
+    DELAY, armed, at, facts, going, master, node, observed_pod, pod, quarantined, row, rules, unreachable, up,
+};
+use crate::cluster::observed::ObservedNode;
 
 #[track_caller]
 fn expect(rules: &Rules, master: &ObservedMaster, state: MasterState, action: MasterAction) -> MasterPlan {
@@ -23,24 +26,69 @@ fn a_master_that_was_never_started_is_created_at_once_and_its_start_is_recorded_
 }
 
 #[test]
-fn a_master_whose_pod_vanished_waits_from_when_that_was_seen() {
+fn a_pod_that_vanished_without_proof_keeps_its_place_until_its_machine_has_ended_or_an_administrator_vouches() {
     for state in [MasterState::Armed, MasterState::Unreachable, MasterState::Terminating, MasterState::Misconfigured] {
-        let gone = master(Some(MasterStatus { state, ..armed() }), Existing::Absent, ObservedServer::NotAsked);
-        let plan = expect(&rules(0), &gone, MasterState::Quarantined, MasterAction::Nothing);
-        assert_eq!(plan.row.crashes, 1);
-        assert_eq!(plan.row.last_crash_time, Some(MicroTime(at(0))));
-        assert_eq!(plan.row.restart_not_before, Some(MicroTime(at(65))));
-        assert_eq!(plan.row.pod_uid.as_deref(), Some("pod-1"));
-        assert_eq!((plan.crashed, plan.wake), (true, Some(DELAY)));
+        let mut vanished = master(Some(MasterStatus { state, ..armed() }), Existing::Absent, ObservedServer::NotAsked);
+        let mut row = armed();
+        for node in
+            [ObservedNode::Unknown, node("boot-1"), ObservedNode::Present { boot_id: None, is_out_of_service: false }]
+        {
+            vanished.node = node;
+            let plan = expect(&rules(1_000_000), &vanished, MasterState::Vanished, MasterAction::Nothing);
+            assert!(
+                plan.row
+                    .message
+                    .as_ref()
+                    .is_some_and(|text| text.contains("annotation redlock.dev/gone names the pod: pod-1"))
+            );
+            assert_eq!((plan.row.crashes, plan.row.restart_not_before.as_ref(), plan.wake), (0, None, None));
+            row = plan.row;
+        }
+        vanished.row = Some(row);
+        let again = decide_master(&rules(1_000_001), &vanished);
+        assert_eq!(Some(again.row), vanished.row, "nothing to write meanwhile");
+        let out_of_service = ObservedNode::Present { boot_id: Some("boot-1".to_owned()), is_out_of_service: true };
+        for (node, vouched) in [
+            (ObservedNode::Deleted, false),
+            (out_of_service, false),
+            (node("boot-2"), false),
+            (ObservedNode::Unknown, true),
+            (node("boot-1"), true),
+        ] {
+            (vanished.node, vanished.is_vouched_gone) = (node, vouched);
+            let plan = expect(&rules(2_000_000), &vanished, MasterState::Quarantined, MasterAction::Nothing);
+            assert_eq!(plan.row.restart_not_before, Some(MicroTime(at(2_000_065))), "{:?}", vanished.node);
+            assert_eq!((plan.crashed, plan.wake, plan.row.pod_uid.as_deref()), (true, Some(DELAY), Some("pod-1")));
+        }
     }
 }
 
 #[test]
-fn a_pod_that_started_and_vanished_before_it_voted_counts_as_a_crash() {
+fn a_pod_that_never_was_armed_needs_no_delay_however_it_went() {
     let starting = MasterStatus { pod_uid: Some("pod-1".to_owned()), ..row(MasterState::Starting) };
+    let gone = master(Some(starting.clone()), Existing::Absent, ObservedServer::NotAsked);
+    expect(&rules(0), &gone, MasterState::Starting, MasterAction::Create);
+    for pod in [pod("pod-1", Stage::Ended), going("pod-1", Stage::Doubtful), pod("pod-1", Stage::DeclaredDead)] {
+        let plan = expect(
+            &rules(0),
+            &master(Some(starting.clone()), pod, ObservedServer::NotAsked),
+            MasterState::Starting,
+            MasterAction::Release,
+        );
+        assert_eq!((plan.crashed, plan.failed_start, plan.row.crashes), (false, true, 0));
+        let mut gone = master(Some(plan.row), Existing::Absent, ObservedServer::NotAsked);
+        gone.backoff = Some(Duration::from_secs(4));
+        let waiting = expect(&rules(0), &gone, MasterState::Starting, MasterAction::Nothing);
+        assert_eq!(waiting.wake, Some(Duration::from_secs(4)), "not again and again without a pause");
+        assert_eq!(waiting.row, gone.row.clone().unwrap_or(waiting.row.clone()), "the reason is kept");
+        gone.backoff = None;
+        expect(&rules(0), &gone, MasterState::Starting, MasterAction::Create);
+    }
+    // A delay that runs already is not cut short by it.
+    let delayed = MasterStatus { run_id: None, ..quarantined() };
     expect(
-        &rules(0),
-        &master(Some(starting), Existing::Absent, ObservedServer::NotAsked),
+        &rules(64),
+        &master(Some(delayed), Existing::Absent, ObservedServer::NotAsked),
         MasterState::Quarantined,
         MasterAction::Nothing,
     );
@@ -83,6 +131,10 @@ fn a_longer_delay_holds_for_masters_that_wait_already() {
     let longer = Rules { restart_delay: Duration::from_secs(300), ..rules(100) };
     let plan = expect(&longer, &gone, MasterState::Quarantined, MasterAction::Nothing);
     assert_eq!(plan.row.restart_not_before, Some(MicroTime(at(300))));
+    // A shorter one does not: leases may be held that were granted before.
+    let shorter = Rules { restart_delay: Duration::from_secs(5), ..rules(60) };
+    let plan = expect(&shorter, &gone, MasterState::Quarantined, MasterAction::Nothing);
+    assert_eq!(plan.row.restart_not_before, Some(MicroTime(at(65))));
 }
 
 #[test]
@@ -108,8 +160,10 @@ fn a_wiped_status_with_a_server_that_is_not_armed_waits_out_the_delay() {
         let wiped = master(None, pod("pod-1", Stage::Running), server.clone());
         let plan = expect(&rules(0), &wiped, MasterState::Starting, MasterAction::Nothing);
         assert_eq!(plan.row.restart_not_before, Some(MicroTime(at(65))), "{server:?}");
-        // A pod that was not proven to be gone does not count as gone: the delay starts again when it goes.
-        let vanished = master(Some(plan.row.clone()), Existing::Absent, ObservedServer::NotAsked);
+        // It may have been armed: without proof of its end its place is kept, and the delay starts again when it goes.
+        let mut vanished = master(Some(plan.row.clone()), Existing::Absent, ObservedServer::NotAsked);
+        expect(&rules(60), &vanished, MasterState::Vanished, MasterAction::Nothing);
+        vanished.is_vouched_gone = true;
         let later = expect(&rules(60), &vanished, MasterState::Quarantined, MasterAction::Nothing);
         assert_eq!(later.row.restart_not_before, Some(MicroTime(at(125))));
         let still = master(Some(plan.row), pod("pod-1", Stage::Running), up(None));
@@ -127,51 +181,68 @@ fn nothing_is_created_where_another_object_has_the_name() {
         MasterState::Starting,
         MasterAction::Nothing,
     );
-    for slot in [Existing::Orphan, foreign] {
-        expect(
-            &rules(65),
-            &master(Some(quarantined()), slot.clone(), ObservedServer::NotAsked),
-            MasterState::Quarantined,
-            MasterAction::Nothing,
-        );
-        // The crash of the master that was there is still recorded.
-        let plan = expect(
-            &rules(0),
-            &master(Some(armed()), slot, ObservedServer::NotAsked),
-            MasterState::Quarantined,
-            MasterAction::Nothing,
-        );
-        assert!(plan.crashed);
+    let waiting = master(Some(quarantined()), foreign.clone(), ObservedServer::NotAsked);
+    expect(&rules(65), &waiting, MasterState::Quarantined, MasterAction::Nothing);
+    // That the master which was there has ended must be proven all the same.
+    let mut displaced = master(Some(armed()), foreign, ObservedServer::NotAsked);
+    expect(&rules(0), &displaced, MasterState::Vanished, MasterAction::Nothing);
+    displaced.node = ObservedNode::Deleted;
+    let plan = expect(&rules(0), &displaced, MasterState::Quarantined, MasterAction::Nothing);
+    assert!(plan.crashed);
+}
+
+#[test]
+fn a_pod_of_a_former_cluster_is_removed_and_the_delay_counts_from_its_end() {
+    let orphan = |stage| Existing::Orphan(observed_pod("pod-0", stage));
+    for stage in [Stage::Running, Stage::Pending, Stage::Doubtful] {
+        let first = master(None, orphan(stage), ObservedServer::NotAsked);
+        let plan = expect(&rules(0), &first, MasterState::Terminating, MasterAction::Delete);
+        assert_eq!((plan.row.pod_uid.as_deref(), plan.row.node_name.as_deref()), (Some("pod-0"), Some("n1")));
+        let still = Existing::Orphan(ObservedPod { is_deleting: true, ..observed_pod("pod-0", Stage::Doubtful) });
+        let again = master(Some(plan.row.clone()), still, ObservedServer::NotAsked);
+        let again = expect(&rules(100), &again, MasterState::Terminating, MasterAction::Nothing);
+        assert_eq!(again.row, plan.row, "nothing to write meanwhile");
+        let ended = master(Some(again.row.clone()), orphan(Stage::Ended), ObservedServer::NotAsked);
+        let plan = expect(&rules(200), &ended, MasterState::Quarantined, MasterAction::Release);
+        assert_eq!((plan.row.crashes, &plan.row.restart_not_before), (1, &Some(MicroTime(at(265)))));
+        let gone = master(Some(plan.row), Existing::Absent, ObservedServer::NotAsked);
+        expect(&rules(264), &gone, MasterState::Quarantined, MasterAction::Nothing);
+        expect(&rules(265), &gone, MasterState::Quarantined, MasterAction::Create);
+        // Its object vanished before its end was seen.
+        let vanished = master(Some(again.row), Existing::Absent, ObservedServer::NotAsked);
+        expect(&rules(200), &vanished, MasterState::Vanished, MasterAction::Nothing);
     }
 }
 
 #[test]
-fn a_cluster_that_replaces_one_of_its_name_waits_from_when_that_is_gone() {
-    let first = master(None, Existing::Orphan, ObservedServer::NotAsked);
-    let plan = expect(&rules(0), &first, MasterState::Terminating, MasterAction::Nothing);
-    let still = master(Some(plan.row), Existing::Orphan, ObservedServer::NotAsked);
-    let again = expect(&rules(100), &still, MasterState::Terminating, MasterAction::Nothing);
-    assert_eq!(Some(&again.row), still.row.as_ref(), "nothing to write meanwhile");
-    let gone = master(Some(again.row), Existing::Absent, ObservedServer::NotAsked);
-    let plan = expect(&rules(200), &gone, MasterState::Quarantined, MasterAction::Nothing);
-    assert_eq!(plan.row.restart_not_before, Some(MicroTime(at(265))));
+fn a_pod_that_was_stripped_when_its_cluster_was_deleted_is_let_go_whatever_it_does() {
+    for stage in [Stage::Running, Stage::Doubtful, Stage::Ended] {
+        let stripped =
+            master(Some(quarantined()), Existing::Orphan(observed_pod("pod-1", stage)), ObservedServer::NotAsked);
+        let plan = expect(&rules(5), &stripped, MasterState::Quarantined, MasterAction::Release);
+        assert_eq!((plan.row, plan.wake), (with_address(quarantined()), Some(Duration::from_secs(60))));
+    }
+}
+
+fn with_address(row: MasterStatus) -> MasterStatus {
+    MasterStatus { address: Some("votes-0.keys.svc:6379".to_owned()), ..row }
 }
 
 // === 2: what holds a master's place
 
 #[test]
 fn an_ended_pod_is_recorded_and_then_deleted() {
-    let stage = Stage::Ended { deleting: false };
+    let stage = Stage::Ended;
     let plan = expect(
         &rules(0),
         &master(Some(armed()), pod("pod-1", stage), ObservedServer::NotAsked),
         MasterState::Quarantined,
-        MasterAction::Delete,
+        MasterAction::Release,
     );
     assert_eq!((plan.row.crashes, &plan.row.last_crash_time), (1, &Some(MicroTime(at(0)))));
     // The deletion failed: it is repeated, and the record stays.
     let again = master(Some(plan.row.clone()), pod("pod-1", stage), ObservedServer::NotAsked);
-    assert_eq!(expect(&rules(5), &again, MasterState::Quarantined, MasterAction::Delete).row, plan.row);
+    assert_eq!(expect(&rules(5), &again, MasterState::Quarantined, MasterAction::Release).row, plan.row);
     // The object went: the record stays.
     let gone = master(Some(plan.row.clone()), Existing::Absent, ObservedServer::NotAsked);
     assert_eq!(expect(&rules(6), &gone, MasterState::Quarantined, MasterAction::Nothing).row, plan.row);
@@ -179,25 +250,33 @@ fn an_ended_pod_is_recorded_and_then_deleted() {
 
 #[test]
 fn an_ended_pod_holds_its_place_until_its_object_is_gone() {
-    let ended = master(Some(quarantined()), pod("pod-1", Stage::Ended { deleting: true }), ObservedServer::NotAsked);
-    expect(&rules(1_000), &ended, MasterState::Quarantined, MasterAction::Nothing);
+    let ended = master(Some(quarantined()), going("pod-1", Stage::Ended), ObservedServer::NotAsked);
+    expect(&rules(1_000), &ended, MasterState::Quarantined, MasterAction::Release);
+}
+
+#[test]
+fn a_pod_that_the_control_plane_declared_dead_counts_as_gone_from_then() {
+    let dead = master(Some(armed()), going("pod-1", Stage::DeclaredDead), up(Some("run-1")));
+    let plan = expect(&rules(0), &dead, MasterState::Quarantined, MasterAction::Release);
+    assert_eq!((plan.row.crashes, &plan.row.restart_not_before), (1, &Some(MicroTime(at(65)))));
+    assert_eq!(plan.row.message.as_deref(), Some("its Kubernetes node was deleted, or tainted out-of-service"));
 }
 
 #[test]
 fn a_pod_that_may_still_run_is_not_replaced_however_long_it_takes() {
-    let doubtful = master(Some(armed()), pod("pod-1", Stage::Doubtful { deleting: true }), up(Some("run-1")));
+    let doubtful = master(Some(armed()), going("pod-1", Stage::Doubtful), up(Some("run-1")));
     let plan = expect(&rules(0), &doubtful, MasterState::Terminating, MasterAction::Nothing);
     assert_eq!((plan.row.crashes, &plan.row.restart_not_before), (0, &None), "the delay has not begun");
-    let later = master(Some(plan.row), pod("pod-1", Stage::Doubtful { deleting: true }), unreachable());
+    let later = master(Some(plan.row), going("pod-1", Stage::Doubtful), unreachable());
     let plan = expect(&rules(1_000_000), &later, MasterState::Terminating, MasterAction::Nothing);
-    let gone = master(Some(plan.row), Existing::Absent, ObservedServer::NotAsked);
-    let plan = expect(&rules(1_000_001), &gone, MasterState::Quarantined, MasterAction::Nothing);
+    let ended = master(Some(plan.row), going("pod-1", Stage::Ended), ObservedServer::NotAsked);
+    let plan = expect(&rules(1_000_001), &ended, MasterState::Quarantined, MasterAction::Release);
     assert_eq!(plan.row.restart_not_before, Some(MicroTime(at(1_000_066))));
 }
 
 #[test]
 fn a_pod_declared_failed_whose_container_may_run_is_deleted_without_counting_as_gone() {
-    let doubtful = master(Some(armed()), pod("pod-1", Stage::Doubtful { deleting: false }), ObservedServer::NotAsked);
+    let doubtful = master(Some(armed()), pod("pod-1", Stage::Doubtful), ObservedServer::NotAsked);
     let plan = expect(&rules(0), &doubtful, MasterState::Terminating, MasterAction::Delete);
     assert_eq!(plan.row.last_crash_time, None);
 }
@@ -208,9 +287,29 @@ fn a_pod_declared_failed_whose_container_may_run_is_deleted_without_counting_as_
 fn a_fresh_server_is_armed_after_its_process_is_recorded() {
     let starting = MasterStatus { pod_uid: Some("pod-1".to_owned()), ..row(MasterState::Starting) };
     let fresh = master(Some(starting), pod("pod-1", Stage::Running), up(None));
+    let fresh = ObservedMaster { node: node("boot-1"), ..fresh };
     let plan = expect(&rules(0), &fresh, MasterState::Starting, MasterAction::Arm);
     assert_eq!(plan.row.run_id.as_deref(), Some("run-1"));
     assert_eq!(plan.row.pod_uid.as_deref(), Some("pod-1"));
+    assert_eq!((plan.row.node_name.as_deref(), plan.row.boot_id.as_deref()), (Some("n1"), Some("boot-1")));
+}
+
+#[test]
+fn no_server_is_armed_whose_pod_could_vanish_unseen() {
+    let starting = MasterStatus { pod_uid: Some("pod-1".to_owned()), ..row(MasterState::Starting) };
+    let bare = Existing::Ours(ObservedPod {
+        finalizers: vec!["other/one".to_owned()],
+        ..observed_pod("pod-1", Stage::Running)
+    });
+    let plan = expect(
+        &rules(0),
+        &master(Some(starting), bare.clone(), up(None)),
+        MasterState::Starting,
+        MasterAction::Protect,
+    );
+    assert_eq!(plan.row.run_id, None);
+    // One that was armed by an earlier version gets the finalizer, and votes on.
+    expect(&rules(0), &master(Some(armed()), bare, up(Some("run-1"))), MasterState::Armed, MasterAction::Protect);
 }
 
 #[test]
@@ -235,10 +334,10 @@ fn an_armed_server_without_its_marker_has_lost_its_data_and_counts_once() {
     let again = master(Some(plan.row.clone()), pod("pod-1", Stage::Running), up(None));
     assert_eq!(expect(&rules(1), &again, MasterState::Terminating, MasterAction::Delete).row, plan.row);
     // It goes: the delay starts when it is gone.
-    let going = master(Some(plan.row), pod("pod-1", Stage::Doubtful { deleting: true }), up(None));
-    let plan = expect(&rules(2), &going, MasterState::Terminating, MasterAction::Nothing);
-    let gone = master(Some(plan.row), Existing::Absent, ObservedServer::NotAsked);
-    let plan = expect(&rules(7), &gone, MasterState::Quarantined, MasterAction::Nothing);
+    let ending = master(Some(plan.row), going("pod-1", Stage::Doubtful), up(None));
+    let plan = expect(&rules(2), &ending, MasterState::Terminating, MasterAction::Nothing);
+    let ended = master(Some(plan.row), going("pod-1", Stage::Ended), ObservedServer::NotAsked);
+    let plan = expect(&rules(7), &ended, MasterState::Quarantined, MasterAction::Release);
     assert_eq!((plan.row.crashes, &plan.row.restart_not_before), (1, &Some(MicroTime(at(72)))));
 }
 
@@ -308,4 +407,35 @@ fn deciding_about_a_healthy_master_changes_nothing() {
     let healthy = master(Some(row.clone()), pod("pod-1", Stage::Running), up(Some("run-1")));
     let plan = expect(&rules(0), &healthy, MasterState::Armed, MasterAction::Nothing);
     assert_eq!((plan.row, plan.wake, plan.crashed), (row, None, false));
+}
+
+#[test]
+fn an_armed_server_that_may_not_keep_its_vote_is_a_crash() {
+    let unfit = Facts { unfit: Some("its role is slave".to_owned()), ..facts(Some("run-1")) };
+    for row in [Some(armed()), None] {
+        let master = master(row, pod("pod-1", Stage::Running), ObservedServer::Up(unfit.clone()));
+        let plan = expect(&rules(0), &master, MasterState::Terminating, MasterAction::Delete);
+        assert_eq!(plan.row.message.as_deref(), Some("its role is slave"));
+        assert_eq!(plan.row.restart_not_before, Some(MicroTime(at(65))));
+        assert!(plan.crashed);
+    }
+}
+
+#[test]
+fn a_disarmed_server_says_in_the_record_why() {
+    let disarmed = Facts { unfit: Some("ClockFault: its clock stands still".to_owned()), ..facts(None) };
+    let master = master(Some(armed()), pod("pod-1", Stage::Running), ObservedServer::Up(disarmed));
+    let plan = expect(&rules(0), &master, MasterState::Terminating, MasterAction::Delete);
+    assert!(plan.row.message.unwrap().starts_with("ClockFault"));
+}
+
+#[test]
+fn a_stuck_server_is_a_crash_whose_delay_counts_from_when_its_pod_is_gone() {
+    let stuck = ObservedServer::Stuck("it accepted connections and answered nothing for 5s".to_owned());
+    let found = master(Some(armed()), pod("pod-1", Stage::Running), stuck);
+    let plan = expect(&rules(0), &found, MasterState::Terminating, MasterAction::Delete);
+    assert_eq!(plan.row.crashes, 1);
+    let ended = master(Some(plan.row), going("pod-1", Stage::Ended), ObservedServer::NotAsked);
+    let plan = expect(&rules(10), &ended, MasterState::Quarantined, MasterAction::Release);
+    assert_eq!((plan.row.crashes, plan.row.restart_not_before), (1, Some(MicroTime(at(75)))));
 }

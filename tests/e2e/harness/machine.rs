@@ -1,0 +1,59 @@
+//! The machines of the local cluster: kills of processes, and Kubernetes nodes whose kubelet stands still.
+
+use std::fs;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+
+use super::output;
+
+const CLUSTER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/hack/cluster/cluster.sh");
+
+/// A Kubernetes node whose kubelet and runtime stand still, until this value is thawed or dropped. Its pods run all the time.
+pub struct Frozen {
+    number: String,
+}
+
+/// Sends SIGKILL to the Redis server of a pod, as the kernel does where memory is short.
+pub async fn kill_server(pod: &Pod) {
+    let uid = pod.uid().expect("a pod has a UID");
+    let pid = server(&uid).unwrap_or_else(|| panic!("no redis-server runs in the pod {uid}"));
+    output("kill", &["-KILL", &pid]).await.expect("a process of this machine");
+}
+
+/// Whether the Redis server of a pod runs.
+pub fn server_runs(pod: &Pod) -> bool {
+    server(&pod.uid().expect("a pod has a UID")).is_some()
+}
+
+/// The process of the server in a pod, by its control group.
+fn server(uid: &str) -> Option<String> {
+    let processes = fs::read_dir("/proc").expect("processes").filter_map(Result::ok);
+    processes.map(|process| process.path()).find_map(|process| {
+        let read = |file: &str| fs::read_to_string(process.join(file)).unwrap_or_default();
+        let is_it = read("comm").trim() == "redis-server" && read("cgroup").contains(&format!("pod{uid}"));
+        is_it.then(|| process.file_name()?.to_str().map(str::to_owned)).flatten()
+    })
+}
+
+/// Freezes the Kubernetes node of a pod.
+pub async fn freeze_node_of(pod: &Pod) -> Frozen {
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).expect("a pod on a Kubernetes node");
+    let number = node.trim_start_matches(|c: char| !c.is_ascii_digit()).to_owned();
+    output(CLUSTER, &["freeze", &number]).await.expect("frozen");
+    Frozen { number }
+}
+
+impl Frozen {
+    /// Resumes it.
+    pub async fn thaw(self) {
+        output(CLUSTER, &["thaw", &self.number]).await.expect("thawed");
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        // Also after a panic: the other scenarios need the node. Thawing twice does no harm.
+        let _ = std::process::Command::new(CLUSTER).args(["thaw", &self.number]).output();
+    }
+}
