@@ -7,6 +7,8 @@ use kube::core::Duration;
 use kube::{CustomResource, KubeSchema, ResourceExt};
 use serde::{Deserialize, Serialize};
 
+use super::rules;
+
 /// Default of `lease.ttl`.
 pub const DEFAULT_TTL: StdDuration = StdDuration::from_secs(30);
 
@@ -38,10 +40,13 @@ pub const DEFAULT_TTL: StdDuration = StdDuration::from_secs(30);
 #[x_kube(validation = Rule::new("has(self.key) == has(oldSelf.key)")
     .message("key cannot be added or removed later: create another DistributedLock")
     .field_path(".key"))]
+#[x_kube(validation = Rule::new("!has(self.lease) || has(self.holder)")
+    .message("lease is allowed only with holder: pods choose the ttl of their leases themselves")
+    .field_path(".lease"))]
 pub struct DistributedLockSpec {
     /// The cluster that keeps the lock. Cannot be changed.
     #[x_kube(validation = Rule::new("self == oldSelf")
-        .message("clusterRef cannot be changed: create another DistributedLock on the other cluster"))]
+        .message("clusterRef cannot be changed, nor can its namespace be added or removed: create another DistributedLock"))]
     pub cluster_ref: ClusterRef,
 
     /// Name of the lock within its namespace; default `metadata.name`. `DistributedLock`s with the same key in one
@@ -75,33 +80,45 @@ pub struct DistributedLockSpec {
 pub struct ClusterRef {
     /// Name of the `RedisLockCluster`.
     #[schemars(length(min = 1, max = 50))]
+    #[x_kube(validation = rules::pattern(rules::CLUSTER,
+        "clusterRef.name must be the name of a RedisLockCluster: lower-case letters, digits and -, a letter first"))]
     pub name: String,
     /// Namespace of the `RedisLockCluster`; default the lock's own. The cluster's `allowedNamespaces` must admit the lock's
     /// namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
+    #[x_kube(validation = rules::pattern(rules::NAMESPACE,
+        "clusterRef.namespace must be the name of a namespace: lower-case letters, digits and -"))]
     pub namespace: Option<String>,
 }
+
+/// `ttl` in a rule, with its default.
+const TTL: &str = "(has(self.ttl) ? self.ttl : '30s')";
+/// `renewEvery` in a rule; where it is absent, a value that passes each rule about its bounds.
+const RENEW_EVERY: &str = "(has(self.renewEvery) ? self.renewEvery : '100ms')";
 
 /// How long a grant lasts, and how it is renewed.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(validation = Rule::new(
-    "!has(self.renewEvery) || duration(self.renewEvery) + duration(self.renewEvery) <= duration(has(self.ttl) ? self.ttl : '30s')"
-).message("renewEvery must be at most half of ttl (30s by default), so that one failed renewal does not lose the lock").field_path(".renewEvery"))]
+#[x_kube(validation = rules::durations(&[RENEW_EVERY, TTL],
+    &format!("duration({RENEW_EVERY}) + duration({RENEW_EVERY}) <= duration({TTL})"))
+    .message("renewEvery must be at most half of ttl (30s by default), so that one failed renewal does not lose the lock").field_path(".renewEvery"))]
+#[x_kube(validation = rules::durations(&[RENEW_EVERY, TTL],
+    &format!("!has(self.renewEvery) || duration({RENEW_EVERY}) >= duration(string(duration({TTL}).getSeconds() * 10) + 'ms')"))
+    .message("renewEvery must be at least a hundredth of ttl (30s by default): more renewals are only load").field_path(".renewEvery"))]
 pub struct LeaseSpec {
     /// Time to live of the lock on each master, 1s to 24h and at most the cluster's maxTTL; default 30s. If nobody renews the
     /// lock any more, it is free after this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
-    #[x_kube(validation = Rule::new("duration(self) >= duration('1s') && duration(self) <= duration('24h')")
-        .message("ttl must be a duration from 1s to 24h, such as 30s"))]
+    #[x_kube(validation = rules::duration("duration(self) >= duration('1s') && duration(self) <= duration('24h')",
+        "ttl must be a duration from 1s to 24h, such as 30s"))]
     pub ttl: Option<Duration>,
-    /// How often the lease is renewed back to the full ttl, at least 100ms; default ttl/3.
+    /// How often the lease is renewed back to the full ttl, from 100ms (and ttl/100) to ttl/2; default ttl/3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
-    #[x_kube(validation = Rule::new("duration(self) >= duration('100ms')")
-        .message("renewEvery must be a duration of at least 100ms, such as 10s"))]
+    #[x_kube(validation = rules::duration("duration(self) >= duration('100ms')",
+        "renewEvery must be a duration of at least 100ms, such as 10s"))]
     pub renew_every: Option<Duration>,
 }
 
@@ -172,10 +189,11 @@ impl DistributedLockSpec {
         self.lease.as_ref().and_then(|l| l.ttl).map_or(DEFAULT_TTL, Into::into)
     }
 
-    /// How often the lease is renewed.
+    /// How often the lease is renewed. At least a hundredth of the TTL, whatever was stored.
     #[must_use]
     pub fn renew_every(&self) -> StdDuration {
-        self.lease.as_ref().and_then(|l| l.renew_every).map_or(self.ttl() / 3, Into::into)
+        let every: StdDuration = self.lease.as_ref().and_then(|l| l.renew_every).map_or(self.ttl() / 3, Into::into);
+        every.max(self.ttl() / 100)
     }
 }
 

@@ -4,12 +4,16 @@
 //! - [`cluster`]: `RedisLockCluster`, a set of independent Redis masters
 //! - [`lock`]: `DistributedLock`, one named lock on such a cluster
 //! - [`condition`]: the condition types and reasons of both, and how a list of conditions is updated
+//! - [`rules`]: the CEL rules that several fields share
+//! - [`selector`]: selectors of labels, as Kubernetes evaluates them
 //! - [`crds`]: the two `CustomResourceDefinition`s as they are committed in `crds/`
 
 pub mod cluster;
 pub mod condition;
 pub mod crds;
 pub mod lock;
+mod rules;
+pub mod selector;
 
 use kube::core::DeserializeGuard;
 

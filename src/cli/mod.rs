@@ -94,7 +94,7 @@ struct AgentArgs {
     /// How often the lock is renewed, at most half of the TTL [default: a third of it]
     #[arg(long, env = "REDLOCK_RENEW_EVERY", value_parser = duration::parse)]
     renew_every: Option<Duration>,
-    /// Folder in which the Secret `<cluster>-client` of the namespace is mounted.
+    /// Folder in which the Secret `<cluster>-client` (`<cluster>.<its namespace>-client` of a cluster elsewhere) is mounted.
     #[arg(long, env = "REDLOCK_SECRET_DIR", default_value = "/etc/redlock")]
     secret_dir: PathBuf,
     /// Address of the HTTP server: /, /leader, /livez, /readyz, /metrics.

@@ -59,6 +59,8 @@ struct Executor<'a> {
     snapshot: &'a Snapshot,
     default_image: &'a str,
     memory: &'a mut Memory,
+    /// The clients of a master have to log in again with their new passwords. The other masters wait for the next reconcile.
+    has_closed_connections: bool,
 }
 
 /// Carries out `plan`. Each write, to the API server or to a Redis server, asks for leadership right before it is sent.
@@ -71,19 +73,21 @@ pub(crate) async fn act(
     memory: &mut Memory,
 ) -> Result<Acted, Error> {
     // Each part by name, so that a part that is forgotten here does not compile.
-    let ClusterPlan { problems: _, is_blocked, secret, services, masters: plans } = plan;
+    let ClusterPlan { problems: _, is_blocked, secret, services, masters: plans, clients } = plan;
     let mut acted = Acted { rows: Vec::new(), retry: false };
+    if let Some(key) = &snapshot.key {
+        memory.note_root_key(key, snapshot.is_key_proven());
+    }
     if is_blocked {
         acted.rows = plans.into_iter().map(|plan| plan.row).collect();
         return Ok(acted);
     }
-    act_on_secret(api, snapshot, secret).await?;
+    act_on_secret(api, snapshot, secret, memory).await?;
     for (master, service) in snapshot.masters.iter().zip(services) {
         act_on_service(api, snapshot, &master.name, service).await?;
     }
-    let clients =
-        snapshot.key.as_ref().map(|key| Clients::of(key, &snapshot.namespaces, snapshot.cluster.spec.scripts()));
-    let mut executor = Executor { api, snapshot, default_image, memory };
+    let clients = clients.clients;
+    let mut executor = Executor { api, snapshot, default_image, memory, has_closed_connections: false };
     for ((master, admin), plan) in snapshot.masters.iter().zip(admins).zip(plans) {
         let reached = match (&master.server, admin, &clients) {
             (ObservedServer::Up(facts), Some(admin), Some(clients)) => Some(Reached { facts, admin, clients }),
@@ -96,10 +100,20 @@ pub(crate) async fn act(
     Ok(acted)
 }
 
-async fn act_on_secret(api: &ApiServer, snapshot: &Snapshot, plan: ObjectPlan<Secret>) -> Result<(), Error> {
+async fn act_on_secret(
+    api: &ApiServer,
+    snapshot: &Snapshot,
+    plan: ObjectPlan<Secret>,
+    memory: &mut Memory,
+) -> Result<(), Error> {
     match plan {
         ObjectPlan::Leave => Ok(()),
-        ObjectPlan::Create => api.create(&build::secret(&snapshot.cluster, &RootKey::generate())).await.map(drop),
+        ObjectPlan::Create => {
+            let key = snapshot.key.clone().unwrap_or_else(RootKey::generate);
+            api.create(&build::secret(&snapshot.cluster, &key)).await?;
+            memory.note_root_key(&key, true);
+            Ok(())
+        }
         ObjectPlan::Apply(secret) => api.apply(&*secret).await.map(drop),
         ObjectPlan::TakeOver(uid) => {
             let name = names::auth_secret(&snapshot.cluster.name_any());
@@ -263,7 +277,12 @@ impl Executor<'_> {
         if same_users && same_cap {
             return Ok(Attempt::Done);
         }
+        if clients.wait_at(facts, self.has_closed_connections) {
+            return Ok(Attempt::Retry);
+        }
         self.api.require_leadership()?;
+        // Whatever becomes of the answer: they may be closed.
+        self.has_closed_connections |= clients.replace_passwords_of(facts);
         match admin.maintain(facts, clients, max_ttl).await {
             Ok(()) => {
                 self.memory.note_users(&row.name, facts, clients);

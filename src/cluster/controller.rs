@@ -38,8 +38,9 @@ use crate::operator::{Context, controller_config, error_chain, finalizer, watch_
 const CONTROLLER: &str = "cluster";
 /// Timeout of one reconcile. The next one does what is left.
 const RECONCILE_TIMEOUT: Duration = Duration::from_secs(60);
-/// When a healthy cluster is reconciled again, if nothing happens before.
-const IDLE: Duration = Duration::from_secs(600);
+/// When a healthy cluster is reconciled again, if nothing happens before. Secrets are not watched: a deleted root key is restored
+/// within this time.
+const IDLE: Duration = Duration::from_secs(60);
 /// When a cluster with a master that does not vote is reconciled again, if nothing happens before.
 const UNHEALTHY: Duration = Duration::from_secs(30);
 /// When something that failed is retried.
@@ -62,9 +63,9 @@ pub(crate) async fn run(ctx: Context, default_image: String, shutdown: Cancellat
         (ctx.client.clone(), ctx.metrics.clone(), ctx.health.clone(), ctx.watches.clone());
     let (monitors, findings) = Monitors::new(watches.clusters.clone(), metrics.clone(), ctx.leadership.clone());
     let (sweeps, mut swept) = tokio::sync::mpsc::unbounded_channel();
-    let retiring = ctx.clone();
     let gained = ctx.leadership.changes().filter(|leads| std::future::ready(*leads)).map(|_| ());
     let reconciler = Arc::new(Reconciler { ctx, monitors, default_image, memories: Memories::default() });
+    let retiring = Arc::clone(&reconciler);
     // The clusters themselves come from the shared watch, so the controller gets a stream that never yields.
     let no_events = stream::pending::<watcher::Result<WatchedCluster>>();
     let running = Controller::for_stream(no_events, watches.clusters.store().clone())
@@ -76,6 +77,7 @@ pub(crate) async fn run(ctx: Context, default_image: String, shutdown: Cancellat
         })
         .reconcile_on(watches.clusters.references())
         .reconcile_on(clusters_of_changed_locks(&watches))
+        .reconcile_on(clusters_of_changed_namespaces(&watches))
         .reconcile_on(findings)
         .reconcile_all_on(gained)
         .graceful_shutdown_on(shutdown.cancelled_owned())
@@ -115,6 +117,18 @@ fn clusters_of_changed_locks(watches: &Watches) -> impl Stream<Item = ClusterObj
     })
 }
 
+/// The clusters that a changed namespace uses: its labels may admit it or not, and passwords follow from its uid.
+fn clusters_of_changed_namespaces(watches: &Watches) -> impl Stream<Item = ClusterObjectRef> + Send + 'static + use<> {
+    let (clusters, lock_index) = (watches.clusters.clone(), Arc::clone(&watches.lock_index));
+    watches.namespaces.changes().flat_map(move |change| {
+        let mut changed = clusters.all();
+        if let Change::Applied(namespace) | Change::Deleted(namespace) = &change {
+            changed.retain(|cluster| lock_index.namespaces_of(cluster).contains(&namespace.name_any()));
+        }
+        stream::iter(changed)
+    })
+}
+
 /// The cluster that an object is labelled with.
 fn cluster_by_label<K: ResourceExt>(object: &K) -> Option<ClusterObjectRef> {
     let cluster = object.labels().get(CLUSTER_LABEL)?;
@@ -122,7 +136,8 @@ fn cluster_by_label<K: ResourceExt>(object: &K) -> Option<ClusterObjectRef> {
 }
 
 /// Lets go what clusters have left that do not exist any more, and makes the store of tombstones, whenever this process leads.
-async fn sweep(ctx: &Context, named: &mut UnboundedReceiver<(Option<String>, String)>) {
+async fn sweep(reconciler: &Reconciler, named: &mut UnboundedReceiver<(Option<String>, String)>) {
+    let ctx = &reconciler.ctx;
     let mut left = BTreeSet::new();
     let mut ticks = tokio::time::interval(RETRY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -144,7 +159,11 @@ async fn sweep(ctx: &Context, named: &mut UnboundedReceiver<(Option<String>, Str
             let swept = async {
                 match ctx.api.get::<RedisLockCluster>(&namespace, &name).await? {
                     Some(_) => Ok(()),
-                    None => retire(ctx, (&namespace, &name), None).await,
+                    None => {
+                        let gone = ClusterObjectRef::new(&name).within(&namespace);
+                        let key = reconciler.memories.root_key_of(&gone).await;
+                        retire(ctx, (&namespace, &name), None, key.as_ref()).await
+                    }
                 }
             };
             if let Err(error) = swept.await {
@@ -221,7 +240,7 @@ impl Reconciler {
             Found::Nothing => return Ok(Action::await_change()),
             Found::Deleted(cluster) => {
                 let name = (&*cluster.namespace().unwrap_or_default(), &*cluster.name_any());
-                retire(ctx, name, Some(&cluster)).await?;
+                retire(ctx, name, Some(&cluster), memory.root_key()).await?;
                 return Ok(Action::await_change());
             }
             Found::Cluster(snapshot, admins) => (*snapshot, admins),
@@ -236,11 +255,14 @@ impl Reconciler {
 
         // Decide (pure): what to do, given that and the time.
         let plan = decide(&snapshot, &Rules::of(&snapshot.cluster, now(), &self.default_image));
-        let (problems, wake) = (plan.problems.clone(), plan.wake());
+        let (problems, wake, credentials) = (plan.problems.clone(), plan.wake(), plan.clients.record.clone());
         self.note_crashes(&snapshot.cluster, &plan, &mut memory);
+        if plan.clients.has_advanced {
+            memory.note_rotation();
+        }
 
         // Record (IO): what is about to be done must be on record before it is done.
-        write_status(&ctx.api, &mut snapshot.cluster, plan.rows(), &problems).await?;
+        write_status(&ctx.api, &mut snapshot.cluster, plan.rows(), &problems, &credentials).await?;
         if is_new {
             // What it said is in the record now.
             let (namespace, name) = (snapshot.cluster.namespace().unwrap_or_default(), snapshot.cluster.name_any());
@@ -251,7 +273,7 @@ impl Reconciler {
         let Acted { rows, retry } = act(&ctx.api, &snapshot, admins, plan, &self.default_image, &mut memory).await?;
 
         // Status (IO): what became of it.
-        write_status(&ctx.api, &mut snapshot.cluster, rows, &problems).await?;
+        write_status(&ctx.api, &mut snapshot.cluster, rows, &problems, &credentials).await?;
         self.report(&snapshot, before.as_ref(), &mut memory).await;
 
         // When next: when the first delay is over, soon if something failed, and seldom if all is well.

@@ -1,5 +1,6 @@
 //! A cluster and its masters as tests need them.
 
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ pub(crate) fn cluster(masters: i32) -> RedisLockCluster {
         allowed_namespaces: None,
         scripts: None,
         resources: None,
+        credentials: None,
     };
     let mut cluster = RedisLockCluster::new("votes", spec);
     cluster.meta_mut().namespace = Some("keys".to_owned());
@@ -140,7 +142,7 @@ pub(crate) fn facts(marker: Option<&str>) -> Facts {
         run_id: "run-1".to_owned(),
         marker: marker.map(|run_id| ArmedMarker { run_id: run_id.to_owned(), cap: Duration::from_secs(60) }),
         unfit: None,
-        namespaces: Vec::new(),
+        namespaces: BTreeMap::new(),
         knows_setinfo: true,
         has_scripts: true,
         clock: ClockReading { server: at(0), asked: moment(), answered: moment() },

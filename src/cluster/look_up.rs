@@ -3,7 +3,7 @@
 //! All is read from the API server and from the servers, nothing from a cache: whether a master may have voted, and whether its
 //! pod is gone, must not be decided on what was true some time ago. Only the namespaces that use the cluster come from the watch.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Pod, Secret, Service};
@@ -11,7 +11,9 @@ use kube::{Resource, ResourceExt};
 
 use super::clock::now;
 use super::memory::Memory;
-use super::observed::{Existing, ObservedMachine, ObservedMaster, ObservedPod, ObservedServer, Snapshot, Stage};
+use super::observed::{
+    ClientNamespace, Existing, ObservedMachine, ObservedMaster, ObservedPod, ObservedServer, Snapshot, Stage,
+};
 use super::server::clock::{ClockFault, disagreeing, is_operator_wrong};
 use super::server::{Admin, AdminError};
 use super::tombstones::{self, Former};
@@ -52,7 +54,8 @@ pub(crate) async fn look_up(ctx: &Context, cached: &RedisLockCluster, memory: &M
     let services = objects::<Service>(api, &cluster, &namespace, &names).await?;
     let secret = api.get::<Secret>(&namespace, &names::auth_secret(&name)).await?;
     let secret = Existing::of(secret.as_ref(), &cluster, Secret::clone);
-    let key = secret.of_our_making().and_then(|secret| RootKey::from_secret(secret).ok());
+    let stored = secret.of_our_making().and_then(|secret| RootKey::from_secret(secret).ok());
+    let key = stored.or_else(|| memory.root_key().cloned());
 
     let pods: Vec<_> = pods.iter().map(|pod| Existing::of(pod.as_ref(), &cluster, ObservedPod::of)).collect();
     let services = services.iter().map(|service| Existing::of(service.as_ref(), &cluster, Service::clone));
@@ -104,15 +107,34 @@ pub(crate) async fn look_up(ctx: &Context, cached: &RedisLockCluster, memory: &M
         });
         admins.push(admin);
     }
-    let namespaces = client_namespaces(&cluster, &ctx.watches);
-    Ok(Found::Cluster(Box::new(Snapshot { cluster, secret, key, masters, namespaces }), admins))
+    let namespaces = client_namespaces(&cluster, &masters, &ctx.watches);
+    let since_rotation = memory.since_rotation();
+    let snapshot = Snapshot { cluster, secret, key, masters, namespaces, since_rotation };
+    Ok(Found::Cluster(Box::new(snapshot), admins))
 }
 
-/// Namespaces with a lock that is, or may be, on `cluster`, as far as the cluster admits them.
-fn client_namespaces(cluster: &RedisLockCluster, watches: &Watches) -> BTreeSet<String> {
+/// Namespaces with a lock that is, or may be, on `cluster`, and those whose clients can log in to a master, as far as they exist and
+/// the cluster admits them.
+fn client_namespaces(
+    cluster: &RedisLockCluster,
+    masters: &[ObservedMaster],
+    watches: &Watches,
+) -> BTreeMap<String, ClientNamespace> {
     let own = cluster.namespace().unwrap_or_default();
-    let namespaces = watches.lock_index.namespaces_of(&reference_to(cluster));
-    namespaces.into_iter().filter(|namespace| cluster.spec.admits(&own, namespace)).collect()
+    let in_use = watches.lock_index.namespaces_of(&reference_to(cluster));
+    let known = masters.iter().filter_map(|master| match &master.server {
+        ObservedServer::Up(facts) => Some(facts.namespaces.keys().cloned()),
+        _ => None,
+    });
+    let recorded = cluster.status.iter().flat_map(|status| &status.credentials).flat_map(|record| &record.leaving);
+    let all: BTreeSet<_> =
+        known.flatten().chain(recorded.map(|leaving| leaving.name.clone())).chain(in_use.iter().cloned()).collect();
+    let admitted = |name: String| {
+        let namespace = watches.namespace(&name)?;
+        let client = ClientNamespace { uid: namespace.uid()?, in_use: in_use.contains(&name) };
+        cluster.spec.admits(&own, &name, namespace.labels()).then_some((name, client))
+    };
+    all.into_iter().filter_map(admitted).collect()
 }
 
 /// The Kubernetes node that matters now: that of a pod whose server is not armed yet, for its record, or that of a recorded pod whose
@@ -150,10 +172,7 @@ async fn ask(pod: &Existing<ObservedPod>, key: Option<&RootKey>) -> (ObservedSer
     let Some((ip, pod_uid)) = running.and_then(|pod| Some((pod.ip.as_ref()?, &pod.uid))) else {
         return (ObservedServer::NotAsked, None);
     };
-    let Some(key) = key else {
-        let why = "the Secret with the cluster's key is missing, or not usable";
-        return (ObservedServer::Refused(why.to_owned()), None);
-    };
+    let Some(key) = key else { return (ObservedServer::KeyLost, None) };
     let asked = async {
         let mut admin = Admin::connect_to_pod(ip, names::REDIS_PORT, pod_uid, &key.operator_password()).await?;
         let facts = admin.facts().await?;
@@ -208,12 +227,16 @@ async fn objects<K: Object>(
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Namespace;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    use kube::core::PartialObjectMetaExt as _;
     use serde_json::json;
 
     use super::*;
     use crate::api::WatchedLock;
     use crate::api::cluster::{AllowedNamespaces, NamespacesFrom};
     use crate::cluster::fixtures;
+    use crate::cluster::server::fitness::Facts;
 
     #[test]
     fn only_namespaces_that_the_cluster_admits_are_let_in_however_unreadable_their_locks() {
@@ -227,10 +250,40 @@ mod tests {
         let unreadable = lock("unreadable", json!({"clusterRef": {"name": "votes"}, "lease": {"ttl": "soon"}}));
         assert!(unreadable.0.is_err());
         let (watches, mut feeds) = Watches::new();
-        feeds.locks.list([lock("billing", here.clone()), lock("keys", here), lock("reports", elsewhere), unreadable]);
+        feeds.locks.list([
+            lock("billing", here.clone()),
+            lock("keys", here.clone()),
+            lock("gone", here),
+            lock("reports", elsewhere),
+            unreadable,
+        ]);
+        let labelled = ["billing", "left"];
+        feeds.namespaces.list(["billing", "keys", "left", "reports", "unreadable"].map(|name| {
+            let labels = labelled.contains(&name).then(|| [("locks".to_owned(), "votes".to_owned())].into());
+            let metadata = ObjectMeta {
+                name: Some(name.to_owned()),
+                uid: Some(format!("uid of {name}")),
+                labels,
+                ..ObjectMeta::default()
+            };
+            metadata.into_response_partial::<Namespace>()
+        }));
+        // A server that lets in clients of a namespace whose last lock is gone.
+        let users = ["left", "gone", "*"].map(|name| (name.to_owned(), BTreeSet::new())).into();
+        let server = ObservedServer::Up(Facts { namespaces: users, ..fixtures::facts(Some("run-1")) });
+        let masters = [fixtures::master(None, Existing::Absent, server)];
         let mut cluster = fixtures::cluster(3);
-        assert_eq!(Vec::from_iter(client_namespaces(&cluster, &watches)), ["keys"]);
-        cluster.spec.allowed_namespaces = Some(AllowedNamespaces { from: NamespacesFrom::All });
-        assert_eq!(Vec::from_iter(client_namespaces(&cluster, &watches)), ["billing", "keys", "unreadable"]);
+        let names = |cluster: &RedisLockCluster| {
+            let namespaces = client_namespaces(cluster, &masters, &watches);
+            assert!(namespaces.iter().all(|(name, namespace)| namespace.uid == format!("uid of {name}")));
+            assert!(namespaces.iter().all(|(name, namespace)| namespace.in_use != (name == "left")));
+            namespaces.into_keys().collect::<Vec<_>>()
+        };
+        assert_eq!(names(&cluster), ["keys"]);
+        cluster.spec.allowed_namespaces = Some(AllowedNamespaces { from: NamespacesFrom::All, selector: None });
+        assert_eq!(names(&cluster), ["billing", "keys", "left", "unreadable"]);
+        let selector = Some(serde_json::from_value(json!({"matchLabels": {"locks": "votes"}})).unwrap());
+        cluster.spec.allowed_namespaces = Some(AllowedNamespaces { from: NamespacesFrom::Selector, selector });
+        assert_eq!(names(&cluster), ["billing", "keys", "left"]);
     }
 }

@@ -1,4 +1,4 @@
-//! What this process remembers of a cluster besides its status: its own monotonic clock, and which users it has set.
+//! What this process remembers of a cluster besides its status: its own monotonic clock, its root key, and which users it has set.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError};
@@ -12,7 +12,9 @@ use super::server::acl::Clients;
 use super::server::fitness::Facts;
 use crate::api::cluster::{MasterState, MasterStatus};
 use crate::api::{RedisLockCluster, WatchedCluster};
+use crate::contract::credentials::RootKey;
 use crate::operator::watch::Watch;
+use crate::operator::watch::locks::{ClusterObjectRef, reference_to};
 
 /// Pause before a pod is created again after one that failed to start, and the longest: it doubles.
 const SHORTEST_BACKOFF: Duration = Duration::from_secs(2);
@@ -29,6 +31,10 @@ pub(crate) struct Memory {
     failed_starts: HashMap<String, FailedStarts>,
     /// The users that this process has set, by master: on which server process (its `run_id`), and for which clients.
     users: HashMap<String, (String, Clients)>,
+    /// The root key, so that a Secret that is deleted by mistake can be restored.
+    root_key: Option<RootKey>,
+    /// When this process put new passwords of clients into force.
+    rotated: Option<Instant>,
     /// Pods, by uid, whose servers the monitor found stuck, and how.
     stuck: HashMap<String, String>,
 }
@@ -44,7 +50,7 @@ struct FailedStarts {
 
 /// The memories of all clusters, by the UID of the cluster.
 #[derive(Debug, Default)]
-pub(crate) struct Memories(std::sync::Mutex<HashMap<String, Arc<Mutex<Memory>>>>);
+pub(crate) struct Memories(std::sync::Mutex<HashMap<String, (ClusterObjectRef, Arc<Mutex<Memory>>)>>);
 
 // === impl Memory ===
 
@@ -117,6 +123,29 @@ impl Memory {
     pub(crate) fn note_users(&mut self, master: &str, facts: &Facts, clients: &Clients) {
         self.users.insert(master.to_owned(), (facts.run_id.clone(), clients.clone()));
     }
+
+    /// Time since this process put new passwords into force; `None` if it did not.
+    pub(crate) fn since_rotation(&self) -> Option<Duration> {
+        self.rotated.map(|at| at.elapsed())
+    }
+
+    /// New passwords come into force, as of now.
+    pub(crate) fn note_rotation(&mut self) {
+        self.rotated = Some(Instant::now());
+    }
+
+    /// The root key, as far as this process knows it.
+    pub(crate) fn root_key(&self) -> Option<&RootKey> {
+        self.root_key.as_ref()
+    }
+
+    /// This is the root key. One with which a server let the operator in (`is_proven`) replaces another; one that no server has
+    /// accepted yet is better than none.
+    pub(crate) fn note_root_key(&mut self, key: &RootKey, is_proven: bool) {
+        if is_proven || self.root_key.is_none() {
+            self.root_key = Some(key.clone());
+        }
+    }
 }
 
 // === impl Memories ===
@@ -130,7 +159,19 @@ impl Memories {
             let existing: HashSet<_> = existing.store().state().iter().filter_map(|cluster| cluster.uid()).collect();
             all.retain(|uid, _| existing.contains(uid));
         }
-        Arc::clone(all.entry(uid).or_default())
+        let (_, memory) = all.entry(uid).or_insert_with(|| (reference_to(cluster), Arc::default()));
+        Arc::clone(memory)
+    }
+
+    /// The root key of a cluster of this name that does not exist any more, if this process still knows it.
+    pub(crate) async fn root_key_of(&self, gone: &ClusterObjectRef) -> Option<RootKey> {
+        let memories: Vec<_> = {
+            let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            all.values().filter(|(cluster, _)| cluster == gone).map(|(_, memory)| Arc::clone(memory)).collect()
+        };
+        // More than one, and there is no telling which of them the pods had.
+        let [memory] = memories.as_slice() else { return None };
+        memory.lock().await.root_key().cloned()
     }
 }
 

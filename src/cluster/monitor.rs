@@ -104,7 +104,7 @@ impl MonitorTarget {
             let Some((host, pod)) = master.pod.ours().and_then(|pod| Some((pod.ip.clone()?, pod))) else { continue };
             let expected = match &master.server {
                 // A stuck one's pod is being deleted.
-                ObservedServer::NotAsked | ObservedServer::Stuck(_) => continue,
+                ObservedServer::NotAsked | ObservedServer::KeyLost | ObservedServer::Stuck(_) => continue,
                 ObservedServer::Unreachable(_) => Finding::Unreachable,
                 ObservedServer::Refused(_) => Finding::Refused,
                 ObservedServer::Up(facts) if facts.is_armed() || row.state == MasterState::Armed => {

@@ -1,6 +1,6 @@
 //! What was observed of a cluster, reduced to what decisions need. No IO.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod, Secret, Service};
@@ -9,9 +9,9 @@ use kube::{Resource, ResourceExt};
 use super::build::CONTAINER;
 use super::server::fitness::Facts;
 use crate::api::RedisLockCluster;
-use crate::api::cluster::MasterStatus;
+use crate::api::cluster::{MasterState, MasterStatus};
 use crate::contract::credentials::RootKey;
-use crate::contract::names::{self, SPEC_HASH_ANNOTATION};
+use crate::contract::names::{self, SPEC_HASH_ANNOTATION, STARTED_AT_ANNOTATION};
 
 /// All that was observed of a cluster in one look-up.
 #[derive(Debug)]
@@ -20,12 +20,24 @@ pub(crate) struct Snapshot {
     pub(crate) cluster: RedisLockCluster,
     /// Its Secret.
     pub(crate) secret: Existing<Secret>,
-    /// The root key in its Secret; `None` without a Secret of ours, or without a usable key in it.
+    /// The root key: the one in its Secret, else the one that this process remembers; `None` where both are missing.
     pub(crate) key: Option<RootKey>,
     /// Its masters, in order.
     pub(crate) masters: Vec<ObservedMaster>,
-    /// Namespaces whose clients need to log in.
-    pub(crate) namespaces: BTreeSet<String>,
+    /// Namespaces whose clients may log in: those that exist and that the cluster admits, as far as they have a lock on it, or a user
+    /// on a master.
+    pub(crate) namespaces: BTreeMap<String, ClientNamespace>,
+    /// Time since this operator process put new passwords into force, by its monotonic clock; `None` if it did not.
+    pub(crate) since_rotation: Option<Duration>,
+}
+
+/// A namespace whose clients may log in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ClientNamespace {
+    /// Its `metadata.uid`.
+    pub(crate) uid: String,
+    /// It has a lock that is, or may be, on the cluster.
+    pub(crate) in_use: bool,
 }
 
 /// What is known of one master.
@@ -140,12 +152,44 @@ pub(crate) enum ObservedServer {
     NotAsked,
     /// No connection, or no reply in time.
     Unreachable(String),
-    /// It refuses the operator, or there is no password to log in with.
+    /// It refuses the operator.
     Refused(String),
+    /// The root key is lost, so there is no password to log in with.
+    KeyLost,
     /// It has answered nothing, or has been busy with one script, for so long that it counts as crashed.
     Stuck(String),
     /// It replied.
     Up(Facts),
+}
+
+// === impl Snapshot ===
+
+impl Snapshot {
+    /// Whether a master of this cluster was started at some time, so that there may be servers which know only its present root
+    /// key. What a former cluster of this name has left is no sign of that: all its masters are replaced.
+    pub(crate) fn was_started(&self) -> bool {
+        self.masters.iter().any(ObservedMaster::has_had_a_pod)
+    }
+
+    /// Whether a server has let the operator in with the root key.
+    pub(crate) fn is_key_proven(&self) -> bool {
+        self.masters.iter().any(|master| matches!(master.server, ObservedServer::Up(_)))
+    }
+}
+
+// === impl ObservedMaster ===
+
+impl ObservedMaster {
+    /// Whether it has, or may have, a pod that was made by this cluster. The Service of a former cluster is taken over only once there
+    /// is a root key, so one of ours is a sign. The record of a place that is empty, or is being emptied, is none by itself: a
+    /// tombstone is such a record.
+    fn has_had_a_pod(&self) -> bool {
+        let is_emptied =
+            |state| matches!(state, MasterState::Quarantined | MasterState::Vanished | MasterState::Terminating);
+        self.pod.ours().is_some()
+            || self.row.as_ref().is_some_and(|row| row.pod_uid.is_some() && !is_emptied(row.state))
+            || self.service.ours().is_some_and(|service| service.annotations().contains_key(STARTED_AT_ANNOTATION))
+    }
 }
 
 // === impl ObservedServer ===

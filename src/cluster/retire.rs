@@ -38,11 +38,13 @@ enum End {
     Unknown,
 }
 
-/// Retires the cluster of this name. `cluster`: its object, which is being deleted; `None` if there is none any more.
+/// Retires the cluster of this name. `cluster`: its object, which is being deleted; `None` if there is none any more. `remembered`: its
+/// root key, as far as this process knows it, for where its Secret is gone already.
 pub(crate) async fn retire(
     ctx: &Context,
     (namespace, name): (&str, &str),
     cluster: Option<&RedisLockCluster>,
+    remembered: Option<&RootKey>,
 ) -> Result<(), Error> {
     let labels = format!("{},{}={name}", names::MASTER_SELECTOR, names::CLUSTER_LABEL);
     let pods = ctx.api.list::<Pod>(namespace, &labels).await?;
@@ -51,7 +53,7 @@ pub(crate) async fn retire(
     }
     let secret = ctx.api.get::<Secret>(namespace, &names::auth_secret(name)).await?;
     let key = secret.filter(|secret| names::labels_name(secret.labels(), name));
-    let key = key.and_then(|secret| RootKey::from_secret(&secret).ok());
+    let key = key.and_then(|secret| RootKey::from_secret(&secret).ok()).or_else(|| remembered.cloned());
     let former = tombstones::of(ctx, namespace, name, now()).await?.rows;
     let status = cluster.and_then(|cluster| cluster.status.as_ref());
     let recorded = recorded(status.map(|status| status.masters.as_slice()).unwrap_or_default(), &former);

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::clock::now;
 use super::decide::validate::{NAME_CONFLICT, Problem};
-use crate::api::cluster::{ClusterPhase, MasterState, MasterStatus};
+use crate::api::cluster::{ClusterPhase, CredentialsStatus, MasterState, MasterStatus};
 use crate::api::condition::{self, Truth, set_condition};
 use crate::api::{RedisLockCluster, RedisLockClusterStatus};
 use crate::operator::api_server::{ApiServer, Error};
@@ -25,9 +25,11 @@ pub(crate) async fn write_status(
     cluster: &mut RedisLockCluster,
     rows: Vec<MasterStatus>,
     problems: &[Problem],
+    credentials: &CredentialsStatus,
 ) -> Result<(), Error> {
     api.require_leadership()?;
-    let status = summarize(cluster, rows, problems, now());
+    let summary = summarize(cluster, rows, problems, now());
+    let status = RedisLockClusterStatus { credentials: Some(credentials.clone()), ..summary };
     if cluster.status.as_ref() == Some(&status) {
         return Ok(());
     }
@@ -87,6 +89,7 @@ pub(crate) fn summarize(
         returning: returning(&rows),
         observed_generation: generation,
         masters: rows,
+        credentials: old.credentials,
         conditions,
     }
 }

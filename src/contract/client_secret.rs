@@ -1,4 +1,4 @@
-//! The Secret `<cluster>-client`, in the form of a service binding: the operator writes it, clients mount and read it.
+//! The Secret `<cluster>-client` (`<cluster>.<its namespace>-client` of a cluster elsewhere), in the form of a service binding: the operator writes it, clients mount and read it.
 //!
 //! | key | value |
 //! |---|---|
@@ -73,8 +73,9 @@ pub(crate) struct MountedSecret {
 pub enum SecretError {
     /// A file is missing, or cannot be read.
     #[error(
-        "failed to read {}: {error}; mount the Secret `<cluster>-client` of this pod's namespace at {} (the operator \
-         writes it when the namespace has a DistributedLock of the cluster)",
+        "failed to read {}: {error}; mount the Secret `<cluster>-client` of this pod's namespace, or \
+         `<cluster>.<its namespace>-client` where the cluster is in another, at {} (the operator writes it when the namespace has a \
+         DistributedLock of the cluster)",
         path.display(), dir.display()
     )]
     Missing {
@@ -240,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_client_reads_what_the_operator_writes() {
-        let password = RootKey::generate().client_password("billing");
+        let password = RootKey::generate().client_password("uid", 1, 1);
         let written = ClientSecret {
             endpoints: vec![("main-0".to_owned(), "main-0.locks.svc:6379".to_owned())],
             username: "ns-billing".to_owned(),

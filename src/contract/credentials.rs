@@ -57,10 +57,17 @@ impl RootKey {
         self.derive("operator")
     }
 
-    /// Password of the clients of a namespace on every master.
+    /// Password of the clients of the namespace with this uid on every master. `generation` is that of all clients' passwords,
+    /// `namespace_generation` that of this namespace's. A namespace that is made again has another uid.
     #[must_use]
-    pub(crate) fn client_password(&self, namespace: &str) -> Password {
-        self.derive(&format!("client/{namespace}"))
+    pub(crate) fn client_password(&self, uid: &str, generation: i64, namespace_generation: i64) -> Password {
+        self.derive(&format!("client/{uid}/{generation}/{namespace_generation}"))
+    }
+
+    /// Password of the operator as a client of every namespace. It never leaves the operator.
+    #[must_use]
+    pub(crate) fn own_client_password(&self) -> Password {
+        self.derive("client/*")
     }
 
     fn derive(&self, purpose: &str) -> Password {
@@ -136,19 +143,22 @@ mod tests {
 
     #[test]
     fn passwords_are_the_documented_derivation() {
-        // HMAC-SHA256 of a key of 32 zero bytes, computed with openssl.
+        // HMAC-SHA256 of a key of 32 zero bytes, computed with another implementation.
         let key = RootKey([0; 32]);
         assert_eq!(key.operator_password().expose(), OPERATOR_OF_ZERO_KEY);
-        assert_eq!(key.client_password("billing").expose(), BILLING_OF_ZERO_KEY);
+        assert_eq!(key.client_password("0b6c1c9e", 2, 3).expose(), CLIENT_OF_ZERO_KEY);
     }
     const OPERATOR_OF_ZERO_KEY: &str = "BlLTAUOujYDO2fvkRiZve7_it9o3PBNY8ZfN6Bu9Nag";
-    const BILLING_OF_ZERO_KEY: &str = "0yk09aqai46TlDAVD5VZElnowp6NAp70qivETPRIlXs";
+    const CLIENT_OF_ZERO_KEY: &str = "n82QSO9ml4LaT692wa2Zad0pwT3DeSZ7VhGVLMIkGq8";
 
     #[test]
-    fn each_namespace_has_a_password_of_its_own() {
+    fn each_namespace_and_each_generation_has_a_password_of_its_own() {
         let key = RootKey::generate();
-        assert_ne!(key.client_password("a"), key.client_password("b"));
-        assert_ne!(key.client_password("operator"), key.operator_password());
+        let password = key.client_password("a", 1, 1);
+        for other in [key.client_password("b", 1, 1), key.client_password("a", 2, 1), key.client_password("a", 1, 2)] {
+            assert_ne!(other, password);
+        }
+        assert_ne!(key.operator_password(), key.own_client_password());
     }
 
     #[test]

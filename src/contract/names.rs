@@ -72,10 +72,15 @@ pub(crate) fn auth_secret(cluster: &str) -> String {
     format!("{cluster}-auth")
 }
 
-/// Name of the Secret that tells the clients of a namespace where the cluster is and how to log in.
+/// Name of the Secret that tells the clients of `namespace` where the cluster is and how to log in. It names the namespace of a
+/// cluster elsewhere, so that two clusters of one name can serve one namespace. No cluster has a name with a dot.
 #[must_use]
-pub(crate) fn client_secret(cluster: &str) -> String {
-    format!("{cluster}-client")
+pub(crate) fn client_secret(cluster: &str, cluster_namespace: &str, namespace: &str) -> String {
+    if cluster_namespace == namespace {
+        format!("{cluster}-client")
+    } else {
+        format!("{cluster}.{cluster_namespace}-client")
+    }
 }
 
 /// ACL user of the clients of a namespace.
@@ -103,4 +108,17 @@ pub(crate) fn labels(cluster: &str, master: Option<&str>) -> BTreeMap<String, St
         labels.insert(MASTER_LABEL.to_owned(), master.to_owned());
     }
     labels
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clusters_of_one_name_have_secrets_of_their_own_in_a_namespace_that_uses_both() {
+        assert_eq!(client_secret("main", "shop", "shop"), "main-client");
+        assert_eq!(client_secret("main", "locks", "shop"), "main.locks-client");
+        let longest = client_secret(&"c".repeat(50), &"n".repeat(63), "shop");
+        assert!(longest.len() <= 253, "the longest name of a Secret");
+    }
 }

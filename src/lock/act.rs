@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use kube::ResourceExt as _;
 use redlock_engine::LockKey;
 use tokio::time::timeout;
 use tracing::warn;
@@ -89,8 +90,12 @@ impl Reconciler {
         assignment: Assignment,
         obstacle: Option<Obstacle>,
     ) -> Result<Outcome, Error> {
-        let (Ok(lock), Some(cluster), Some(engine)) = (snapshot.lock(), &snapshot.cluster, snapshot.engine()) else {
-            return Err(Error::Internal("a lock is assigned only when its cluster is connected"));
+        let (Ok(lock), Some(cluster), Some(engine), Some(namespace)) =
+            (snapshot.lock(), &snapshot.cluster, snapshot.engine(), &snapshot.namespace)
+        else {
+            return Err(Error::Internal(
+                "a lock is assigned only when its cluster is connected and its namespace is known",
+            ));
         };
         let subject = &snapshot.subject;
         self.ctx.api.require_leadership()?;
@@ -98,7 +103,8 @@ impl Reconciler {
         finalize::add(&self.ctx.api, &snapshot.object).await?;
         self.keeper.assign(subject, LockTarget { engine: Arc::clone(engine), key }, assignment);
 
-        let (binding, password) = (Binding::of(lock), engine.client_password(&subject.namespace));
+        let uid = namespace.uid().unwrap_or_default();
+        let (binding, password) = (Binding::of(lock), engine.client_password(cluster, &subject.namespace, &uid));
         // A failure is kept until the status is written: the Secret must not delay what is known of the lock.
         let client_secret = self.client_secrets.ensure(&binding, binding.secret(cluster, &password)).await;
         Ok(Outcome::Assigned { obstacle, client_secret })
@@ -134,6 +140,9 @@ impl Reconciler {
     /// Deletes the Secret for clients together with the last lock that needs it.
     async fn release_client_secret(&self, snapshot: &Snapshot, lock: &DistributedLock) -> Result<(), Error> {
         let (subject, binding) = (&snapshot.subject, Binding::of(lock));
+        if !binding.is_named() {
+            return Ok(());
+        }
         let cluster = binding.cluster_ref();
         let is_needed = || self.ctx.watches.lock_index.is_needed(&subject.namespace, &cluster, &subject.uid);
         match self.client_secrets.delete_unless(&binding, is_needed).await {

@@ -70,6 +70,18 @@ impl Binding {
         cluster_ref(&self.cluster_namespace, &self.cluster)
     }
 
+    /// Name of the Secret.
+    fn secret_name(&self) -> String {
+        names::client_secret(&self.cluster, &self.cluster_namespace, &self.namespace)
+    }
+
+    /// Whether its parts are names. A lock that was stored before the definition asked for that may have another reference, which
+    /// must not get into a request.
+    pub(crate) fn is_named(&self) -> bool {
+        let is_name = |text: &str| text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+        [&self.cluster, &self.cluster_namespace].into_iter().all(|part| !part.is_empty() && is_name(part))
+    }
+
     /// The Secret with which clients reach `cluster`.
     pub(crate) fn secret(&self, cluster: &RedisLockCluster, password: &Password) -> Secret {
         let address = |master: String| {
@@ -88,7 +100,7 @@ impl Binding {
         labels.insert(CLUSTER_NAMESPACE_LABEL.to_owned(), self.cluster_namespace.clone());
         Secret {
             metadata: ObjectMeta {
-                name: Some(names::client_secret(&self.cluster)),
+                name: Some(self.secret_name()),
                 namespace: Some(self.namespace.clone()),
                 labels: Some(labels),
                 ..ObjectMeta::default()
@@ -101,17 +113,13 @@ impl Binding {
 
     /// Why a Secret with these labels must not be touched; `None` if it is the Secret of this binding.
     fn refusal(&self, labels: &BTreeMap<String, String>) -> Option<String> {
-        let name = format!("{}/{}", self.namespace, names::client_secret(&self.cluster));
+        let name = format!("{}/{}", self.namespace, self.secret_name());
         let label = |key: &str| labels.get(key).map(String::as_str);
         let is_ours = label("app.kubernetes.io/managed-by") == Some(MANAGER);
-        match (is_ours && label(CLUSTER_LABEL) == Some(&self.cluster), label(CLUSTER_NAMESPACE_LABEL)) {
-            (true, Some(namespace)) if namespace == self.cluster_namespace => None,
-            (true, Some(namespace)) => Some(format!(
-                "the Secret {name} is for RedisLockCluster {namespace}/{}: use one of the two in this namespace",
-                self.cluster
-            )),
-            _ => Some(format!("the Secret {name} exists and is not the operator's: delete or rename it")),
-        }
+        let is_for_it = label(CLUSTER_LABEL) == Some(&self.cluster)
+            && label(CLUSTER_NAMESPACE_LABEL) == Some(&self.cluster_namespace);
+        (!is_ours || !is_for_it)
+            .then(|| format!("the Secret {name} exists and is not the operator's: delete or rename it"))
     }
 }
 
@@ -134,7 +142,7 @@ impl ClientSecrets {
             Some(Known::Foreign(why, at)) if at.elapsed() < CONFLICT_FOR => return Ok(Some(why.clone())),
             _ => {}
         }
-        let (namespace, name) = (&binding.namespace, names::client_secret(&binding.cluster));
+        let (namespace, name) = (&binding.namespace, binding.secret_name());
         // Only the metadata is read: the operator need not see a client's password.
         let found = self.api.get_metadata::<Secret>(namespace, &name).await?;
         let refusal = found.as_ref().and_then(|found| binding.refusal(found.labels()));
@@ -161,7 +169,7 @@ impl ClientSecrets {
             return Ok(());
         }
         *known = None;
-        let (namespace, name) = (&binding.namespace, names::client_secret(&binding.cluster));
+        let (namespace, name) = (&binding.namespace, binding.secret_name());
         let found = self.api.get_metadata::<Secret>(namespace, &name).await?;
         if let Some(found) = found.filter(|found| binding.refusal(found.labels()).is_none()) {
             self.api.delete::<Secret>(namespace, &name, &found.uid().unwrap_or_default()).await?;
@@ -230,7 +238,7 @@ mod tests {
     #[tokio::test]
     async fn nothing_is_remembered_of_a_binding_that_is_released_or_without_locks() {
         let (secrets, binding) = (secrets(), Binding::of(&fixtures::lock()));
-        let secret = binding.secret(&fixtures::cluster(), &RootKey::generate().client_password("billing"));
+        let secret = binding.secret(&fixtures::cluster(), &RootKey::generate().client_password("uid of billing", 1, 1));
         assert_eq!(secrets.ensure(&binding, secret.clone()).await.unwrap(), None);
         secrets.delete_unless(&binding, || true).await.unwrap();
         assert_eq!(secrets.known().len(), 1, "another lock needs it");
@@ -250,7 +258,7 @@ mod tests {
 
     #[test]
     fn clients_find_masters_login_and_limits_in_the_secret() {
-        let password = RootKey::generate().client_password("billing");
+        let password = RootKey::generate().client_password("uid of billing", 1, 1);
         let secret = Binding::of(&fixtures::lock()).secret(&fixtures::cluster(), &password);
         let data: BTreeMap<_, _> =
             secret.data.unwrap().into_iter().map(|(k, v)| (k, String::from_utf8(v.0).unwrap())).collect();
@@ -271,7 +279,7 @@ mod tests {
             ("username", "ns-billing"),
         ];
         assert_eq!(data, expected.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
-        assert_eq!(secret.metadata.name.as_deref(), Some("quintet-client"));
+        assert_eq!(secret.metadata.name.as_deref(), Some("quintet.locks-client"));
         assert_eq!(secret.metadata.namespace.as_deref(), Some("billing"));
         let labels = secret.metadata.labels.unwrap();
         assert_eq!(labels.get("redlock.dev/cluster").map(String::as_str), Some("quintet"));
@@ -279,21 +287,32 @@ mod tests {
     }
 
     #[test]
+    fn a_reference_that_is_no_name_gets_into_no_request() {
+        let named = |cluster: &str, namespace: &str| {
+            let mut lock = fixtures::lock();
+            lock.spec.cluster_ref.name = cluster.to_owned();
+            lock.spec.cluster_ref.namespace = Some(namespace.to_owned());
+            Binding::of(&lock).is_named()
+        };
+        assert!(named("main-2", "locks"));
+        for (cluster, namespace) in [("../../etc", "locks"), ("main", "a b"), ("", "locks"), ("main", "a/b")] {
+            assert!(!named(cluster, namespace), "{cluster:?} {namespace:?}");
+        }
+    }
+
+    #[test]
     fn only_a_secret_of_this_very_cluster_is_touched() {
         let binding = Binding::of(&fixtures::lock());
-        let password = RootKey::generate().client_password("billing");
+        let password = RootKey::generate().client_password("uid of billing", 1, 1);
         let own = binding.secret(&fixtures::cluster(), &password).metadata.labels.unwrap();
         assert_eq!(binding.refusal(&own), None);
         assert_eq!(
             binding.refusal(&BTreeMap::new()).unwrap(),
-            "the Secret billing/quintet-client exists and is not the operator's: delete or rename it"
+            "the Secret billing/quintet.locks-client exists and is not the operator's: delete or rename it"
         );
         let mut other = own.clone();
         other.insert(CLUSTER_NAMESPACE_LABEL.to_owned(), "infra".to_owned());
-        assert_eq!(
-            binding.refusal(&other).unwrap(),
-            "the Secret billing/quintet-client is for RedisLockCluster infra/quintet: use one of the two in this namespace"
-        );
+        assert!(binding.refusal(&other).is_some(), "nobody but a person makes such a one");
         let mut unmanaged = own;
         unmanaged.remove("app.kubernetes.io/managed-by");
         assert!(binding.refusal(&unmanaged).is_some());

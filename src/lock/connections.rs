@@ -38,7 +38,9 @@ pub(crate) struct Engine {
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum Unconnected {
     /// The cluster's Secret does not exist (yet).
-    #[error("the Secret {0} is not there yet: the operator creates it with the cluster")]
+    #[error(
+        "the Secret {0} is not there: the operator creates it with the cluster, whose condition ConfigValid says so if it is lost"
+    )]
     SecretNotFound(String),
     /// The cluster's Secret has no usable key.
     #[error("{0}: restore it from a backup, or create the cluster anew")]
@@ -98,9 +100,10 @@ impl Engine {
         &self.client
     }
 
-    /// The password of the clients in `namespace`.
-    pub(crate) fn client_password(&self, namespace: &str) -> Password {
-        self.root.client_password(namespace)
+    /// The password of the clients in the namespace with this name and uid that is in force on `cluster`.
+    pub(crate) fn client_password(&self, cluster: &RedisLockCluster, namespace: &str, uid: &str) -> Password {
+        let generation = cluster.client_generation();
+        self.root.client_password(uid, generation, cluster.spec.namespace_generation(namespace))
     }
 
     /// Reports that masters refuse the operator's password, so that the root key is read again.
@@ -133,7 +136,7 @@ impl ConnectionSettings {
     }
 
     fn connect(&self) -> Result<Engine, ClientError> {
-        let password = self.root.client_password(EVERY_NAMESPACE);
+        let password = self.root.own_client_password();
         let master = |index| {
             let name = names::master(&self.name, index);
             RedisMaster::connect(Endpoint {

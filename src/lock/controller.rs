@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt as _, stream};
 use jiff::Timestamp;
+use kube::ResourceExt as _;
 use kube::runtime::controller::{self, Action, Controller};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
@@ -54,6 +55,7 @@ pub(crate) async fn run(ctx: Context, shutdown: CancellationToken) {
         .with_config(controller_config())
         .reconcile_on(ctx.watches.locks.references())
         .reconcile_on(locks_of_changed_clusters(&ctx.watches))
+        .reconcile_on(locks_of_changed_namespaces(&ctx.watches))
         .reconcile_on(scheduled)
         .reconcile_all_on(ctx.leadership.changes().map(|_| ()))
         .graceful_shutdown_on(shutdown.cancelled_owned())
@@ -81,6 +83,24 @@ fn locks_of_changed_clusters(watches: &Watches) -> impl Stream<Item = ObjectRef<
             Change::Applied(cluster) | Change::Deleted(cluster) => lock_index.locks_on(&ObjectRef::from_obj(&*cluster)),
             Change::Listed => locks.all(),
         })
+    })
+}
+
+/// References to the locks of each changed namespace: its labels may admit it to a cluster or not. After a list of namespaces these are
+/// all locks.
+fn locks_of_changed_namespaces(
+    watches: &Watches,
+) -> impl Stream<Item = ObjectRef<WatchedLock>> + Send + 'static + use<> {
+    let locks = watches.locks.clone();
+    watches.namespaces.changes().flat_map(move |change| {
+        let mut changed = locks.all();
+        match change {
+            Change::Applied(namespace) => changed.retain(|lock| lock.namespace.as_ref() == Some(&namespace.name_any())),
+            // Its locks are gone as well.
+            Change::Deleted(_) => changed.clear(),
+            Change::Listed => {}
+        }
+        stream::iter(changed)
     })
 }
 

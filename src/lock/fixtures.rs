@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::core::DeserializeGuard;
+use kube::core::{DeserializeGuard, PartialObjectMetaExt as _};
 
 use crate::api::cluster::{AllowedNamespaces, NamespacesFrom};
 use crate::api::lock::{ClusterRef, LockPhase};
@@ -10,6 +10,7 @@ use crate::api::{
     DistributedLock, DistributedLockSpec, DistributedLockStatus, RedisLockCluster, RedisLockClusterSpec,
     WatchedCluster, WatchedLock,
 };
+use crate::operator::watch::WatchedNamespace;
 
 /// UID of [`lock`].
 pub(crate) const UID: &str = "0b6c1c9e-5d0e-4a53-9f0c-3d9a1a2b3c4d";
@@ -45,6 +46,16 @@ pub(crate) fn watched_cluster(cluster: RedisLockCluster) -> WatchedCluster {
     DeserializeGuard(Ok(cluster))
 }
 
+/// The namespace of [`lock`], as it is watched.
+pub(crate) fn namespace() -> WatchedNamespace {
+    let metadata = ObjectMeta {
+        name: Some("billing".to_owned()),
+        uid: Some("uid of billing".to_owned()),
+        ..ObjectMeta::default()
+    };
+    metadata.into_response_partial()
+}
+
 /// A lock that pods hold.
 pub(crate) fn observed_lock() -> DistributedLock {
     let mut lock = lock();
@@ -61,8 +72,9 @@ pub(crate) fn cluster() -> RedisLockCluster {
         restart_delay: None,
         call_timeout: None,
         scripts: None,
-        allowed_namespaces: Some(AllowedNamespaces { from: NamespacesFrom::All }),
+        allowed_namespaces: Some(AllowedNamespaces { from: NamespacesFrom::All, selector: None }),
         resources: None,
+        credentials: None,
     };
     let metadata = ObjectMeta {
         name: Some("quintet".to_owned()),

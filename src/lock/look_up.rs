@@ -14,6 +14,7 @@ use super::subject::Subject;
 use crate::api::{DistributedLock, RedisLockCluster, WatchedLock};
 use crate::operator::api_server::Error;
 use crate::operator::error_chain;
+use crate::operator::watch::WatchedNamespace;
 use crate::operator::watch::locks::cluster_of;
 
 /// How long a reconcile waits for the first lists.
@@ -28,6 +29,8 @@ pub(crate) struct Snapshot {
     pub(crate) object: Arc<WatchedLock>,
     /// Its cluster; `None` if that does not exist, or cannot be read.
     pub(crate) cluster: Option<RedisLockCluster>,
+    /// Its namespace; `None` if the watch does not show it (yet).
+    pub(crate) namespace: Option<Arc<WatchedNamespace>>,
     /// The connection to the cluster; `None` if it was not looked up.
     pub(crate) connection: Option<Result<Arc<Engine>, Unconnected>>,
     /// The state of its actor; `None` without an actor.
@@ -62,7 +65,8 @@ impl Reconciler {
             Err(_) => (None, None),
         };
         let state = self.keeper.state(&subject.uid);
-        Ok(Snapshot { subject, object, cluster, connection, state, leads: self.ctx.leadership.is_leader() })
+        let (namespace, leads) = (self.ctx.watches.namespace(&subject.namespace), self.ctx.leadership.is_leader());
+        Ok(Snapshot { subject, object, cluster, namespace, connection, state, leads })
     }
 
     async fn look_up_cluster(

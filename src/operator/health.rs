@@ -19,6 +19,9 @@ pub(crate) const CLUSTER_WATCH: &str = "cluster watch";
 /// The watch of `DistributedLock`, as a part of the process.
 pub(crate) const LOCK_WATCH: &str = "lock watch";
 
+/// The watch of namespaces, as a part of the process.
+pub(crate) const NAMESPACE_WATCH: &str = "namespace watch";
+
 /// What the probes report. Cheap to clone; clones share the state.
 #[derive(Clone, Debug)]
 pub(crate) struct Health {

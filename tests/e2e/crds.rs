@@ -33,9 +33,12 @@ async fn valid_objects_are_accepted_and_listed_with_their_columns() {
     scenario("good", async |env| {
         for spec in [
             json!({"masters": 1}),
-            json!({"masters": 3, "maxTTL": "1s", "restartDelay": "1s", "callTimeout": "5ms"}),
+            json!({"masters": 3, "maxTTL": "1s", "restartDelay": "3010ms", "callTimeout": "5ms"}),
             json!({"masters": 5, "maxTTL": "24h", "restartDelay": "48h", "callTimeout": "1s", "image": "redis:7.4-alpine"}),
             json!({"masters": 7, "allowedNamespaces": {"from": "All"}, "resources": {"limits": {"memory": "128Mi"}}}),
+            json!({"masters": 3, "allowedNamespaces": {"from": "Selector", "selector": {"matchLabels": {"locks": "main"}}}}),
+            json!({"masters": 3, "resources": {"limits": {"memory": 67_108_864, "cpu": 1}, "requests": {"memory": "64Mi", "hugepages-2Mi": "2Mi"}}}),
+            json!({"masters": 3, "credentials": {"generation": 2, "namespaces": [{"name": "billing", "generation": 2}]}}),
         ] {
             create(env, "RedisLockCluster", "good", &spec).await.unwrap_or_else(|e| panic!("{spec}: {e}"));
         }
@@ -43,8 +46,8 @@ async fn valid_objects_are_accepted_and_listed_with_their_columns() {
             json!({"clusterRef": {"name": "main"}}),
             json!({"clusterRef": {"name": "main", "namespace": "locks"}, "key": "reports/nightly_1.0-a"}),
             json!({"clusterRef": {"name": "main"}, "holder": "job/nightly:report_1", "lease": {"ttl": "1s"}}),
-            json!({"clusterRef": {"name": "main"}, "lease": {"ttl": "24h", "renewEvery": "12h"}}),
-            json!({"clusterRef": {"name": "main"}, "lease": {"renewEvery": "100ms"}}),
+            json!({"clusterRef": {"name": "main"}, "holder": "a", "lease": {"ttl": "24h", "renewEvery": "12h"}}),
+            json!({"clusterRef": {"name": "main"}, "holder": "a", "lease": {"renewEvery": "300ms"}}),
         ] {
             create(env, "DistributedLock", "good", &spec).await.unwrap_or_else(|e| panic!("{spec}: {e}"));
         }
@@ -64,7 +67,7 @@ async fn valid_objects_are_accepted_and_listed_with_their_columns() {
 async fn each_rule_refuses_an_invalid_object_with_a_message_that_says_what_to_do() {
     scenario("wrong", async |env| {
         let cluster = |more: Value| merged(json!({"masters": 3}), more);
-        let clusters: [Wrong; 9] = [
+        let clusters: [Wrong; 24] = [
             (cluster(json!({"masters": 4})), "masters must be 1, 3, 5 or 7: an even number tolerates no more failures"),
             (cluster(json!({"masters": 9})), "masters must be 1, 3, 5 or 7"),
             (cluster(json!({"maxTTL": "500ms"})), "maxTTL must be a duration from 1s to 24h, such as 60s or 5m"),
@@ -72,6 +75,30 @@ async fn each_rule_refuses_an_invalid_object_with_a_message_that_says_what_to_do
             (cluster(json!({"restartDelay": "59s"})), "restartDelay must be at least maxTTL (60s by default)"),
             (cluster(json!({"maxTTL": "30s", "restartDelay": "29s"})), "restartDelay must be at least maxTTL"),
             (cluster(json!({"restartDelay": "49h"})), "restartDelay must be a duration of at most 48h, such as 65s"),
+            (cluster(json!({"restartDelay": "60s", "maxTTL": "60s"})), "restartDelay must be at least maxTTL (60s by default) plus 1 % and 2s"),
+            (cluster(json!({"restartDelay": "9999999h"})), "restartDelay must be a duration of at most 48h, such as 65s"),
+            (cluster(json!({"maxTTL": "1d"})), "maxTTL must be a duration from 1s to 24h, such as 60s or 5m"),
+            (cluster(json!({"maxTTL": ""})), "maxTTL must be a duration from 1s to 24h, such as 60s or 5m"),
+            (cluster(json!({"image": " redis:7 \n"})), "image must be the reference of an image, such as redis:7.4-alpine"),
+            (cluster(json!({"resources": {"claims": [{"name": "gpu"}]}})), "resources.claims is not supported"),
+            (cluster(json!({"resources": {"limits": {"foo": 1}}})), "resources may name cpu, memory, ephemeral-storage"),
+            (cluster(json!({"resources": {"limits": {"memory": "lots"}}})), "each amount in resources must be a quantity"),
+            (
+                cluster(json!({"resources": {"limits": {"memory": "64Mi"}, "requests": {"memory": "65Mi"}}})),
+                "a request in resources must not be above its limit",
+            ),
+            (cluster(json!({"resources": {"limits": {"memory": "1"}}})), "limits.memory in resources must be at least 32Mi"),
+            (cluster(json!({"allowedNamespaces": {"from": "Selector"}})), "selector is required with from: Selector"),
+            (cluster(json!({"allowedNamespaces": {"selector": {}}})), "selector is required with from: Selector"),
+            (cluster(json!({"credentials": {"generation": 0}})), "credentials.generation must be 1 or more"),
+            (
+                cluster(json!({"credentials": {"namespaces": [{"name": "A", "generation": 1}]}})),
+                "the name in credentials.namespaces must be that of a namespace",
+            ),
+            (
+                cluster(json!({"credentials": {"namespaces": [{"name": "a", "generation": 1}, {"name": "a", "generation": 2}]}})),
+                "Duplicate value",
+            ),
             (cluster(json!({"callTimeout": "1ms"})), "callTimeout must be a duration from 5ms to 1s, such as 50ms"),
             (
                 cluster(json!({"allowedNamespaces": {"from": "Some"}})),
@@ -86,16 +113,23 @@ async fn each_rule_refuses_an_invalid_object_with_a_message_that_says_what_to_do
         refused(create(env, "RedisLockCluster", &long, &json!({"masters": 3})).await, at_most);
 
         let lock = |more: Value| merged(json!({"clusterRef": {"name": "main"}}), more);
-        let locks: [Wrong; 9] = [
+        let held = |lease: Value| lock(json!({"holder": "a", "lease": lease}));
+        let locks: [Wrong; 15] = [
             (lock(json!({"clusterRef": {"name": ""}})), "spec.clusterRef.name in body should be at least 1 chars long"),
             (json!({"holder": "a"}), "spec.clusterRef: Required value"),
             (lock(json!({"key": "-a"})), "key may have letters, digits and . _ / - and must begin and end with"),
             (lock(json!({"key": "a b"})), "key may have letters, digits"),
             (lock(json!({"holder": "a@b"})), "holder may have letters, digits and . _ : / - and must begin and end"),
-            (lock(json!({"lease": {"ttl": "999ms"}})), "ttl must be a duration from 1s to 24h, such as 30s"),
-            (lock(json!({"lease": {"renewEvery": "50ms"}})), "renewEvery must be a duration of at least 100ms"),
-            (lock(json!({"lease": {"renewEvery": "16s"}})), "renewEvery must be at most half of ttl (30s by default)"),
-            (lock(json!({"lease": {"ttl": "4s", "renewEvery": "3s"}})), "renewEvery must be at most half of ttl"),
+            (held(json!({"ttl": "999ms"})), "ttl must be a duration from 1s to 24h, such as 30s"),
+            (held(json!({"renewEvery": "50ms"})), "renewEvery must be a duration of at least 100ms"),
+            (held(json!({"renewEvery": "16s"})), "renewEvery must be at most half of ttl (30s by default)"),
+            (held(json!({"ttl": "4s", "renewEvery": "3s"})), "renewEvery must be at most half of ttl"),
+            (held(json!({"ttl": "24h", "renewEvery": "100ms"})), "renewEvery must be at least a hundredth of ttl"),
+            (held(json!({"renewEvery": "1500000h"})), "renewEvery must be a duration of at least 100ms, such as 10s"),
+            (held(json!({"ttl": "1d"})), "ttl must be a duration from 1s to 24h, such as 30s"),
+            (lock(json!({"lease": {"ttl": "9s"}})), "lease is allowed only with holder"),
+            (json!({"clusterRef": {"name": "../../etc"}}), "clusterRef.name must be the name of a RedisLockCluster"),
+            (json!({"clusterRef": {"name": "main", "namespace": "a b"}}), "clusterRef.namespace must be the name of a namespace"),
         ];
         for (spec, text) in locks {
             refused(create(env, "DistributedLock", "wrong", &spec).await, text);
@@ -107,17 +141,23 @@ async fn each_rule_refuses_an_invalid_object_with_a_message_that_says_what_to_do
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_immutable_field_says_what_to_do_instead() {
     scenario("immutable", async |env| {
-        let spec = json!({"masters": 1, "maxTTL": "10s"});
+        let credentials = json!({"generation": 2, "namespaces": [{"name": "a", "generation": 2}]});
+        let spec = json!({"masters": 1, "maxTTL": "10s", "credentials": credentials});
         objects::create_cluster(env, spec).await;
         let move_locks = "masters cannot be changed while the cluster exists: create a second RedisLockCluster";
         refused(change(env, "RedisLockCluster", "main", json!({"masters": 3})).await, move_locks);
         refused(change(env, "RedisLockCluster", "main", json!({"maxTTL": "9s"})).await, "maxTTL cannot shrink");
         change(env, "RedisLockCluster", "main", json!({"maxTTL": "11s"})).await.expect("maxTTL may grow");
+        let shrink = change(env, "RedisLockCluster", "main", json!({"credentials": null})).await;
+        refused(shrink, "credentials.generation cannot shrink");
+        let unnamed = change(env, "RedisLockCluster", "main", json!({"credentials": {"namespaces": null}})).await;
+        refused(unnamed, "an entry of credentials.namespaces cannot be removed");
 
         let spec = json!({"clusterRef": {"name": "none"}, "key": "a", "holder": "b"});
         let stored: DistributedLock = objects::object(env, "DistributedLock", "stored", &spec);
         env.api().create(&PostParams::default(), &stored).await.unwrap();
-        let other = "clusterRef cannot be changed: create another DistributedLock on the other cluster";
+        let other =
+            "clusterRef cannot be changed, nor can its namespace be added or removed: create another DistributedLock";
         let next = "holder cannot be changed: the next holder creates a DistributedLock of its own with the same key";
         for (patch, text) in [
             (json!({"clusterRef": {"name": "other"}}), other),

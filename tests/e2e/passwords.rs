@@ -1,16 +1,18 @@
-//! No password leaves the two Secrets: not into argv, environment, logs, Events, status or metrics.
+//! No password leaves the two Secrets: not into argv, environment, logs, Events, status or metrics. Passwords are replaced, and a root
+//! key is not lost, while locks stay held.
 
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Pod, Secret};
-use kube::api::{ListParams, LogParams, PostParams};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
+use kube::api::{DeleteParams, ListParams, LogParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
-use redlock_operator::api::DistributedLock;
+use redlock_operator::api::{DistributedLock, RedisLockCluster};
+use serde_json::json;
 
-use crate::harness::objects::{create_lock, example, held, ready_cluster, ready_pods};
+use crate::harness::objects::{create_lock, example, held, ready_cluster, ready_pods, token};
 use crate::harness::redis::{password, root_key};
 use crate::harness::{Env, agent, existing_cluster, install, kubectl, scenario, wait};
 
@@ -59,13 +61,63 @@ async fn no_password_is_in_argv_environment_logs_events_status_or_metrics() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn passwords_are_replaced_while_a_lock_stays_held() {
+    scenario("rotation", async |env| {
+        ready_cluster(env, 3).await;
+        create_lock(env, "report", "report", "job/report", "4s").await;
+        let before = token(&held(env, "report").await);
+        let key = root_key(env, "main").await;
+        let patch = Patch::Merge(json!({"spec": {"credentials": {"generation": 2}}}));
+        let clusters: Api<RedisLockCluster> = env.api();
+        clusters.patch("main", &PatchParams::default(), &patch).await.expect("a higher generation");
+        let both = |cluster: &RedisLockCluster| {
+            let record = cluster.status.as_ref().and_then(|status| status.credentials.as_ref());
+            record.is_some_and(|r| {
+                (r.generation, r.previous_generation) == (2, Some(1)) && r.previous_valid_until.is_some()
+            })
+        };
+        wait::until(&clusters, "main", "told of the next passwords", both).await;
+        let wanted = client_password(env, &key, 2).await;
+        let has_next =
+            |secret: &Secret| secret.data.as_ref().is_some_and(|data| data["password"].0 == wanted.as_bytes());
+        wait::until(&env.api::<Secret>(), "main-client", "written with the next password", has_next).await;
+        assert_eq!(token(&held(env, "report").await), before, "the same grant");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deleted_root_key_is_restored_and_the_lock_stays_held() {
+    scenario("lost-key", async |env| {
+        ready_cluster(env, 1).await;
+        create_lock(env, "report", "report", "job/report", "4s").await;
+        let before = token(&held(env, "report").await);
+        let key = root_key(env, "main").await;
+        env.api::<Secret>().delete("main-auth", &DeleteParams::default()).await.expect("deleted");
+        // Any change of the cluster has it reconciled.
+        let patch = Patch::Merge(json!({"spec": {"callTimeout": "251ms"}}));
+        env.api::<RedisLockCluster>().patch("main", &PatchParams::default(), &patch).await.expect("changed");
+        assert_eq!(root_key(env, "main").await, key, "never another key");
+        assert_eq!(token(&held(env, "report").await), before, "the same grant");
+    })
+    .await;
+}
+
+/// The password of the clients of the scenario's namespace, of that generation.
+async fn client_password(env: &Env, key: &str, generation: i64) -> String {
+    let namespaces: Api<Namespace> = Api::all(env.client.clone());
+    let uid = namespaces.get(&env.namespace).await.unwrap().uid().unwrap();
+    password(key, &format!("client/{uid}/{generation}/1"))
+}
+
 /// The root key and the passwords that are derived from it. The clients' password is read from their Secret.
 async fn secrets(env: &Env) -> BTreeMap<&'static str, String> {
     let key = root_key(env, "main").await;
     let has_password = |s: &Secret| s.data.as_ref().is_some_and(|d| d.contains_key("password"));
     let client = wait::until(&env.api::<Secret>(), "main-client", "made", has_password).await;
     let client = String::from_utf8(client.data.unwrap()["password"].0.clone()).unwrap();
-    assert_eq!(client, password(&key, &format!("client/{}", env.namespace)), "derived, not stored");
+    assert_eq!(client, client_password(env, &key, 1).await, "derived, not stored");
     BTreeMap::from([
         ("the operator's password", password(&key, "operator")),
         ("the clients' password", client),

@@ -148,6 +148,45 @@ async fn one_of_three_leads_and_a_stopped_leader_has_a_successor_at_once() {
 }
 
 #[tokio::test]
+async fn a_leader_stays_leader_while_its_mounted_password_is_replaced() {
+    let (servers, secret) = cluster(3).await;
+    let agents = [Agent::start("web-0", SHORT, secret.path()).await, Agent::start("web-1", SHORT, secret.path()).await];
+    let first = leader(&agents).await;
+    let name = agents[first].identity.clone();
+    let token = agreed_token(&agents, &name).await;
+
+    // As the operator does it: both are valid, the Secret follows, then one master after the other closes what was logged in
+    // with the former one.
+    for server in &servers {
+        let () = server.run("ACL SETUSER ns-tests >another").await;
+    }
+    fs::write(secret.path().join("password"), "another").expect("a file of the Secret");
+    for server in &servers {
+        let () = server.run("ACL SETUSER ns-tests <a-password").await;
+        let _: i64 = server.run("CLIENT KILL USER ns-tests").await;
+        let logged_in = async || {
+            let clients: String = server.run("CLIENT LIST").await;
+            (clients.matches("user=ns-tests").count() >= agents.len()).then_some(())
+        };
+        eventually("the sidecars log in with the new password", logged_in).await;
+        assert_eq!(agreed_token(&agents, &name).await, token, "the same grant");
+    }
+    // Renewed since: without a connection to a majority it would have ended by now.
+    let renewals = || async {
+        let metrics = agents[first].get("/metrics").await.1;
+        let line =
+            metrics.lines().find_map(|line| line.strip_prefix("redlock_agent_renewals_total ")).map(str::to_owned);
+        line.and_then(|count| count.parse::<u64>().ok()).expect("a count of renewals")
+    };
+    let before = renewals().await;
+    eventually("renewed with the new password", async || (renewals().await >= before + 3).then_some(())).await;
+    assert_eq!(agreed_token(&agents, &name).await, token, "the same grant");
+    for agent in agents {
+        agent.stop().await;
+    }
+}
+
+#[tokio::test]
 async fn a_leader_without_a_majority_steps_down_in_time_and_contends_again() {
     let (servers, secret) = cluster(3).await;
     let agents = [Agent::start("web-0", SHORT, secret.path()).await, Agent::start("web-1", SHORT, secret.path()).await];

@@ -63,28 +63,54 @@ fn a_holder_is_a_plain_name() {
 #[test]
 fn a_ttl_is_from_a_second_to_a_day() {
     for good in ["1s", "30s", "24h"] {
-        admitted(&format!("{{lease: {{ttl: {good}}}}}"));
+        admitted(&format!("{{holder: a, lease: {{ttl: {good}}}}}"));
     }
     for bad in ["999ms", "0s", "24h1s"] {
-        refused(&format!("{{lease: {{ttl: {bad}}}}}"), "ttl must be a duration from 1s to 24h, such as 30s");
+        refused(&format!("{{holder: a, lease: {{ttl: {bad}}}}}"), "ttl must be a duration from 1s to 24h, such as 30s");
     }
 }
 
 #[test]
 fn renewals_are_not_too_often_and_one_of_them_may_fail() {
     for good in ["renewEvery: 15s", "ttl: 2s, renewEvery: 1s", "ttl: 1s, renewEvery: 100ms"] {
-        admitted(&format!("{{lease: {{{good}}}}}"));
+        admitted(&format!("{{holder: a, lease: {{{good}}}}}"));
     }
-    refused("{lease: {renewEvery: 99ms}}", "renewEvery must be a duration of at least 100ms, such as 10s");
+    refused("{holder: a, lease: {renewEvery: 99ms}}", "renewEvery must be a duration of at least 100ms, such as 10s");
     for bad in ["renewEvery: 16s", "ttl: 2s, renewEvery: 1001ms", "ttl: 10s, renewEvery: 10s"] {
-        refused(&format!("{{lease: {{{bad}}}}}"), "renewEvery must be at most half of ttl (30s by default)");
+        refused(&format!("{{holder: a, lease: {{{bad}}}}}"), "renewEvery must be at most half of ttl (30s by default)");
     }
+    for bad in ["renewEvery: 299ms", "ttl: 24h, renewEvery: 863s"] {
+        refused(&format!("{{holder: a, lease: {{{bad}}}}}"), "renewEvery must be at least a hundredth of ttl");
+    }
+    admitted("{holder: a, lease: {ttl: 24h, renewEvery: 864s}}");
+    let stored = lock("{holder: a, lease: {ttl: 24h, renewEvery: 100ms}}");
+    assert_eq!(stored.spec.renew_every(), StdDuration::from_secs(864), "stored before there was a rule");
+}
+
+#[test]
+fn a_lease_needs_a_holder() {
+    refused("{lease: {ttl: 10s}}", "lease is allowed only with holder");
+}
+
+#[test]
+fn a_reference_to_a_cluster_is_made_of_names() {
+    for bad in ["../../etc", "A", "a b", "-a", "a.b", "1a"] {
+        refused(
+            &format!("{{clusterRef: {{name: '{bad}'}}}}"),
+            "clusterRef.name must be the name of a RedisLockCluster",
+        );
+    }
+    for bad in ["a b", "../x", "A", "-a"] {
+        let spec = format!("{{clusterRef: {{name: main, namespace: '{bad}'}}}}");
+        refused(&spec, "clusterRef.namespace must be the name of a namespace");
+    }
+    admitted("{clusterRef: {name: main, namespace: 1st-team}}");
 }
 
 #[test]
 fn what_makes_the_lock_this_lock_cannot_change() {
     let cluster = "{clusterRef: {name: main}}";
-    change_refused(cluster, "{clusterRef: {name: other}}", "clusterRef cannot be changed: create another");
+    change_refused(cluster, "{clusterRef: {name: other}}", "clusterRef cannot be changed, nor can its namespace");
     change_refused(cluster, "{clusterRef: {name: main, namespace: locks}}", "clusterRef cannot be changed");
     change_refused("{key: a}", "{key: b}", "key cannot be changed: create another DistributedLock");
     change_refused("{key: a}", "{}", "key cannot be added or removed later: create another DistributedLock");
@@ -97,8 +123,8 @@ fn what_makes_the_lock_this_lock_cannot_change() {
 #[test]
 fn the_lease_may_change() {
     change_admitted("{holder: a}", "{holder: a, lease: {ttl: 10s}}");
-    change_admitted("{lease: {ttl: 40s}}", "{lease: {ttl: 10s, renewEvery: 1s}}");
-    change_admitted("{lease: {ttl: 40s}}", "{}");
+    change_admitted("{holder: a, lease: {ttl: 40s}}", "{holder: a, lease: {ttl: 10s, renewEvery: 1s}}");
+    change_admitted("{holder: a, lease: {ttl: 40s}}", "{holder: a}");
 }
 
 #[test]

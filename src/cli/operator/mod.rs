@@ -23,7 +23,9 @@ use tracing::{error, info, warn};
 use crate::operator::Context;
 use crate::operator::api_server::ApiServer;
 use crate::operator::events::Events;
-use crate::operator::health::{CLUSTER_CONTROLLER, CLUSTER_WATCH, Health, LOCK_CONTROLLER, LOCK_WATCH};
+use crate::operator::health::{
+    CLUSTER_CONTROLLER, CLUSTER_WATCH, Health, LOCK_CONTROLLER, LOCK_WATCH, NAMESPACE_WATCH,
+};
 use crate::operator::lease::{LeaseCandidate, REQUEST_TIMEOUT};
 use crate::operator::metrics::Metrics;
 use crate::operator::watch::{Feeds, Watches};
@@ -181,9 +183,10 @@ fn start(
     for controller in [CLUSTER_CONTROLLER, LOCK_CONTROLLER] {
         ctx.health.awaits(controller, "the first list of what it watches");
     }
-    let Feeds { clusters, locks } = feeds;
+    let Feeds { clusters, locks, namespaces } = feeds;
     tasks.spawn(CLUSTER_WATCH, returns(clusters.run(ctx.client.clone(), ctx.metrics.clone())));
     tasks.spawn(LOCK_WATCH, returns(locks.run(ctx.client.clone(), ctx.metrics.clone())));
+    tasks.spawn(NAMESPACE_WATCH, returns(namespaces.run(ctx.client.clone(), ctx.metrics.clone())));
     let cluster = cluster::run(ctx.clone(), options.redis_image.clone(), shutdown.clone());
     tasks.spawn(CLUSTER_CONTROLLER, returns(cluster));
     let lock = lock::run(ctx.clone(), shutdown.clone());

@@ -5,13 +5,14 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Namespace;
 use kube::api::ListParams;
 use kube::core::Status;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use crate::api::{DistributedLock, GROUP, RedisLockCluster};
+use crate::api::{DistributedLock, RedisLockCluster};
 
 /// Timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -45,10 +46,11 @@ pub(super) enum Error {
     },
 }
 
-/// Reads one object of each kind, and the Lease.
+/// Reads one object of each kind that is watched, and the Lease.
 pub(super) async fn check(client: &Client, namespace: &str, lease: &str) -> Result<(), Error> {
     check_kind::<RedisLockCluster>(client).await?;
     check_kind::<DistributedLock>(client).await?;
+    check_kind::<Namespace>(client).await?;
     let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
     let what = format!("the Lease {namespace}/{lease}");
     let answer = timeout(TIMEOUT, leases.get_opt(lease)).await;
@@ -59,7 +61,8 @@ async fn check_kind<K>(client: &Client) -> Result<(), Error>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    let what = format!("{}.{GROUP}", K::plural(&()));
+    let (plural, group) = (K::plural(&()), K::group(&()));
+    let what = if group.is_empty() { plural.into_owned() } else { format!("{plural}.{group}") };
     // Only the metadata: an object that this version cannot read must not prevent the start.
     let api = Api::<K>::all(client.clone());
     let answer = timeout(TIMEOUT, api.list_metadata(&ListParams::default().limit(1))).await;
@@ -131,6 +134,16 @@ mod tests {
             error.to_string(),
             "the API server does not know distributedlocks.redlock.dev: install the CustomResourceDefinitions \
              (Helm: crds.enabled=true; otherwise kubectl apply -f crds/)"
+        );
+    }
+
+    #[tokio::test]
+    async fn without_permission_to_list_namespaces_nothing_starts() {
+        let client = client(|path| path.ends_with("/api/v1/namespaces").then_some((403, "Forbidden")));
+        let error = check(&client, "redlock", "redlock-operator").await.unwrap_err();
+        assert!(
+            error.to_string().starts_with("not permitted to list namespaces: install the operator's roles"),
+            "{error}"
         );
     }
 

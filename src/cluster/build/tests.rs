@@ -41,6 +41,7 @@ fn no_field_of_the_spec_is_ignored() {
         allowed_namespaces,
         scripts,
         resources,
+        credentials,
     } = plain.spec.clone();
     let changed = |change: &dyn Fn(&mut RedisLockCluster)| {
         let mut cluster = plain.clone();
@@ -59,14 +60,16 @@ fn no_field_of_the_spec_is_ignored() {
     let limits = BTreeMap::from([("memory".to_owned(), Quantity("1Gi".to_owned()))]);
     let more = ResourceRequirements { limits: Some(limits), ..ResourceRequirements::default() };
     assert_ne!(made(&changed(&|c| c.spec.resources = Some(more.clone()))), before);
-    // These three are about clients. No object of the cluster depends on them.
+    // These are about clients. No object of the cluster depends on them.
+    assert_eq!(credentials, None);
     assert_eq!(call_timeout, None);
     assert_eq!(allowed_namespaces, None);
     assert_eq!((scripts, plain.spec.scripts()), (None, ClientScripts::Any));
     assert_eq!(changed(&|c| c.spec.scripts = Some(ClientScripts::Builtin)).spec.scripts(), ClientScripts::Builtin);
-    let all = AllowedNamespaces { from: NamespacesFrom::All };
-    assert!(changed(&|c| c.spec.allowed_namespaces = Some(all.clone())).spec.admits("keys", "billing"));
-    assert!(!plain.spec.admits("keys", "billing"));
+    let all = AllowedNamespaces { from: NamespacesFrom::All, selector: None };
+    let open = changed(&|c| c.spec.allowed_namespaces = Some(all.clone()));
+    assert!(open.spec.admits("keys", "billing", &BTreeMap::new()));
+    assert!(!plain.spec.admits("keys", "billing", &BTreeMap::new()));
 }
 
 #[test]

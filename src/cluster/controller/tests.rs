@@ -4,8 +4,10 @@ use std::sync::Mutex;
 
 use futures::FutureExt as _;
 use http::{Method, Request, Response};
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::client::Body;
-use kube::core::DeserializeGuard;
+use kube::core::{DeserializeGuard, PartialObjectMetaExt as _};
 use redlock_test_servers::server::{PATIENCE, eventually};
 use serde_json::{Value, json};
 use tower_test::mock::{self, Handle};
@@ -18,9 +20,11 @@ use crate::operator::leadership::Leadership;
 /// A write that the API server refuses: the object (`status`, or `<Kind> <name>`), code and reason of the refusal.
 type RefusedWrite = (&'static str, u16, &'static str);
 
-/// An API server with one cluster and nothing else. It stores the status of that, and records the objects that are written.
+/// An API server with one cluster and nothing else. It stores the status and the Secret of that, and records the objects that are
+/// written.
 struct Scenario {
     cluster: Mutex<RedisLockCluster>,
+    secret: Mutex<Option<Value>>,
     refusal: Option<RefusedWrite>,
     writes: Mutex<Vec<String>>,
 }
@@ -29,11 +33,20 @@ impl Scenario {
     fn new(masters: i32, refusal: Option<RefusedWrite>) -> Arc<Self> {
         let mut cluster = fixtures::cluster(masters);
         cluster.metadata.resource_version = Some("1".to_owned());
-        Arc::new(Self { cluster: Mutex::new(cluster), refusal, writes: Mutex::default() })
+        Arc::new(Self { cluster: Mutex::new(cluster), secret: Mutex::default(), refusal, writes: Mutex::default() })
+    }
+
+    /// Somebody deletes the Secret with the root key.
+    fn lose_secret(&self) -> Value {
+        self.secret.lock().unwrap().take().expect("a Secret")
     }
 
     fn status(&self) -> RedisLockClusterStatus {
         self.cluster.lock().unwrap().status.clone().unwrap_or_default()
+    }
+
+    fn condition(&self, type_: &str) -> Condition {
+        self.status().conditions.into_iter().find(|condition| condition.type_ == type_).expect(type_)
     }
 
     fn writes(&self) -> Vec<String> {
@@ -75,6 +88,10 @@ impl Scenario {
                 200,
                 json!({"kind": "ServiceList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []}),
             ),
+            Method::GET if path.ends_with("/secrets/votes-auth") => match &*self.secret.lock().unwrap() {
+                Some(secret) => (200, secret.clone()),
+                None => failure(404, "NotFound"),
+            },
             Method::GET if path.ends_with("/configmaps/redlock-tombstones") => {
                 (200, json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "redlock-tombstones"}}))
             }
@@ -92,6 +109,10 @@ impl Scenario {
                 self.writes.lock().unwrap().push(object.clone());
                 if let Some((_, code, reason)) = self.refusal.filter(|(refused, ..)| *refused == object) {
                     return failure(code, reason);
+                }
+                if object == "Secret votes-auth" {
+                    *self.secret.lock().unwrap() = Some(body.clone());
+                    return (201, body);
                 }
                 if *method == Method::POST {
                     body["metadata"]["uid"] = json!(format!("uid of {object}"));
@@ -112,6 +133,7 @@ fn reconciler(client: kube::Client, cluster: &WatchedCluster) -> Arc<Reconciler>
     let (ctx, mut feeds) = Context::for_tests(client, Leadership::always());
     feeds.clusters.list([cluster.clone()]);
     feeds.locks.list([]);
+    feeds.namespaces.list([]);
     let (monitors, _findings) =
         Monitors::new(ctx.watches.clusters.clone(), ctx.metrics.clone(), ctx.leadership.clone());
     let default_image = "redis:7.4-alpine".to_owned();
@@ -120,10 +142,20 @@ fn reconciler(client: kube::Client, cluster: &WatchedCluster) -> Arc<Reconciler>
 
 /// One reconcile, as kube calls it: what it answers, or the error with what follows from it.
 async fn reconcile_once(scenario: &Arc<Scenario>) -> Result<Action, (Error, Action)> {
+    reconcile_with(scenario, &new_process(scenario)).await
+}
+
+/// A process of the operator that knows nothing yet.
+fn new_process(scenario: &Arc<Scenario>) -> Arc<Reconciler> {
     let (service, requests) = mock::pair::<Request<Body>, Response<Body>>();
     tokio::spawn(Arc::clone(scenario).answer(requests));
+    let cluster = DeserializeGuard(Ok(scenario.cluster.lock().unwrap().clone()));
+    reconciler(kube::Client::new(service, "keys"), &cluster)
+}
+
+async fn reconcile_with(scenario: &Arc<Scenario>, reconciler: &Arc<Reconciler>) -> Result<Action, (Error, Action)> {
     let cluster = Arc::new(DeserializeGuard(Ok(scenario.cluster.lock().unwrap().clone())));
-    let reconciler = reconciler(kube::Client::new(service, "keys"), &cluster);
+    let reconciler = Arc::clone(reconciler);
     let result = reconcile(Arc::clone(&cluster), Arc::clone(&reconciler)).await;
     result.map_err(|error| {
         let next = error_policy(cluster, &error, reconciler);
@@ -158,8 +190,39 @@ async fn what_is_about_to_be_done_is_on_record_before_it_is_done() {
     assert_eq!(next, Action::requeue(UNHEALTHY));
     // The API server shows none of these pods any more: they never voted, so they are made again at once.
     reconcile_once(&scenario).await.unwrap();
-    assert_eq!(scenario.writes()[13..], ["Pod votes-0", "Pod votes-1", "Pod votes-2"]);
+    let again = ["Service votes-0", "Service votes-1", "Service votes-2", "Pod votes-0", "Pod votes-1", "Pod votes-2"];
+    assert_eq!(scenario.writes()[9..15], again);
     assert!(scenario.status().masters.iter().all(|row| (row.state, row.crashes) == (MasterState::Starting, 0)));
+}
+
+#[tokio::test]
+async fn a_deleted_root_key_is_restored_by_the_process_that_knows_it() {
+    let scenario = Scenario::new(3, None);
+    let process = new_process(&scenario);
+    reconcile_with(&scenario, &process).await.unwrap();
+    let lost = scenario.lose_secret();
+    reconcile_with(&scenario, &process).await.unwrap();
+    assert_eq!(scenario.secret.lock().unwrap().as_ref().expect("restored")["data"]["key"], lost["data"]["key"]);
+    assert_eq!(scenario.condition("ConfigValid").status, "True");
+}
+
+#[tokio::test]
+async fn a_lost_root_key_is_never_replaced_by_another_and_the_condition_says_what_to_do() {
+    let scenario = Scenario::new(3, None);
+    reconcile_once(&scenario).await.unwrap();
+    let lost = scenario.lose_secret();
+    let written = scenario.writes().len();
+    let process = new_process(&scenario);
+    reconcile_with(&scenario, &process).await.unwrap();
+    assert_eq!(scenario.writes()[written..], ["status"], "no Secret, and no pod with another key");
+    let condition = scenario.condition("ConfigValid");
+    assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "AuthSecretLost"));
+    let remedy = "restore it from a backup, or delete the cluster and create it again";
+    assert!(condition.message.contains(remedy), "{}", condition.message);
+    // Somebody restores it.
+    *scenario.secret.lock().unwrap() = Some(lost);
+    reconcile_with(&scenario, &process).await.unwrap();
+    assert_eq!(scenario.condition("ConfigValid").status, "True");
 }
 
 #[tokio::test]
@@ -228,6 +291,7 @@ async fn a_cluster_is_reconciled_once_all_is_listed_and_again_when_a_lock_on_it_
     assert!(health.readiness().is_err());
 
     feeds.locks.list([]);
+    feeds.namespaces.list([]);
     eventually("ready", async || health.readiness().ok()).await;
     let first = ["status", "Secret votes-auth", "Service votes-0", "Pod votes-0", "status"];
     eventually("the first reconcile", async || (scenario.writes().len() >= first.len()).then_some(())).await;
@@ -263,6 +327,37 @@ async fn a_changed_lock_names_its_cluster_and_one_that_cannot_be_read_names_all(
     assert_eq!(named(), ["other", "votes"]);
     feeds.locks.take(watcher::Event::Delete(lock(&on_votes())));
     assert_eq!(named(), ["votes"]);
+}
+
+#[tokio::test]
+async fn a_changed_namespace_names_the_clusters_that_it_uses() {
+    let named_cluster = |name: &str| {
+        let mut cluster = fixtures::cluster(3);
+        cluster.metadata.name = Some(name.to_owned());
+        DeserializeGuard(Ok(cluster))
+    };
+    let namespace = |name: &str| {
+        let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+        metadata.into_response_partial::<Namespace>()
+    };
+    let (watches, mut feeds) = Watches::new();
+    feeds.clusters.list(["other", "votes"].map(named_cluster));
+    feeds.locks.list([lock(&on_votes())]);
+    let mut changed = Box::pin(clusters_of_changed_namespaces(&watches));
+    let mut named = || {
+        let names = std::iter::from_fn(|| changed.next().now_or_never().flatten()).map(|cluster| cluster.name);
+        let mut names: Vec<_> = names.collect();
+        names.sort_unstable();
+        names
+    };
+    feeds.namespaces.list([namespace("billing")]);
+    assert_eq!(named(), ["other", "votes"]);
+    for event in [watcher::Event::Apply(namespace("billing")), watcher::Event::Delete(namespace("billing"))] {
+        feeds.namespaces.take(event);
+        assert_eq!(named(), ["votes"]);
+    }
+    feeds.namespaces.take(watcher::Event::Apply(namespace("shop")));
+    assert_eq!(named(), [""; 0], "it uses none");
 }
 
 #[test]

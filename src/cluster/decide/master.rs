@@ -326,6 +326,11 @@ impl MasterPlan {
                 self.row.state = MasterState::Misconfigured;
                 self.row.message = Some(why.clone());
             }
+            // It cannot be asked. Its pod runs, and its process never comes back once it has ended: it is as it was.
+            ObservedServer::KeyLost if self.row.state == MasterState::Armed => {}
+            ObservedServer::KeyLost => {
+                self.row.message = Some("it cannot be asked: the cluster's root key is lost".to_owned());
+            }
             ObservedServer::Stuck(why) => self.lose(rules, why.clone()),
             ObservedServer::Unreachable(_) | ObservedServer::NotAsked => {
                 let voted = self.row.run_id.is_some();

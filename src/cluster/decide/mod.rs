@@ -5,11 +5,13 @@
 //!   `restartNotBefore`
 //! - [`roll`]: a changed spec reaches the pods, one master at a time
 //! - [`validate`]: what a person has to change before the spec can be carried out
+//! - [`clients`]: which clients may log in, and how their passwords are replaced
 //! - [`objects`]: whether the Secret and the Services are as they should be
 //!
 //! This file puts them together, and adds what concerns more than one of them: a problem of the whole cluster stops everything,
 //! and a master gets no pod before it has its Service.
 
+pub(crate) mod clients;
 pub(crate) mod master;
 pub(crate) mod objects;
 pub(crate) mod roll;
@@ -26,6 +28,7 @@ use super::build;
 use super::observed::{Existing, Snapshot};
 use crate::api::RedisLockCluster;
 use crate::api::cluster::MasterStatus;
+use clients::{ClientPlan, plan_clients};
 use master::{MasterAction, MasterPlan, decide_master};
 use objects::{ObjectPlan, plan_secret, plan_service};
 use roll::replace_outdated;
@@ -57,6 +60,8 @@ pub(crate) struct ClusterPlan {
     pub(crate) services: Vec<ObjectPlan<Service>>,
     /// About each master, in order.
     pub(crate) masters: Vec<MasterPlan>,
+    /// About clients.
+    pub(crate) clients: ClientPlan,
 }
 
 /// Decides about a cluster.
@@ -77,7 +82,8 @@ pub(crate) fn decide(snapshot: &Snapshot, rules: &Rules) -> ClusterPlan {
         }
     }
     let services = snapshot.masters.iter().map(|master| plan_service(rules, &snapshot.cluster, master));
-    ClusterPlan { problems, is_blocked, secret: plan_secret(snapshot), services: services.collect(), masters }
+    let (secret, services, clients) = (plan_secret(snapshot), services.collect(), plan_clients(snapshot, rules));
+    ClusterPlan { problems, is_blocked, secret, services, masters, clients }
 }
 
 // === impl Rules ===
@@ -105,6 +111,6 @@ impl ClusterPlan {
 
     /// When to reconcile again, if nothing happens before.
     pub(crate) fn wake(&self) -> Option<Duration> {
-        self.masters.iter().filter_map(|plan| plan.wake).min()
+        self.masters.iter().filter_map(|plan| plan.wake).chain(self.clients.wake).min()
     }
 }

@@ -16,7 +16,7 @@ use crate::contract::names::STARTED_AT_ANNOTATION;
 pub(crate) enum ObjectPlan<K> {
     /// Nothing: it is as it should be, or is not ours.
     Leave,
-    /// Create it. What is new each time (a root key, the time of the start) is not decided here.
+    /// Create it. What is new each time (the first root key, the time of the start) is not decided here.
     Create,
     /// Apply this over the one that exists, which is ours.
     Apply(Box<K>),
@@ -24,9 +24,12 @@ pub(crate) enum ObjectPlan<K> {
     TakeOver(String),
 }
 
-/// About the Secret. A root key is never replaced: every password follows from it.
+/// About the Secret. **A root key is made only for a cluster of which no master was ever started**, and never replaced: every
+/// password follows from it, and servers that run know no other. A Secret that is lost is restored with the key that this
+/// process remembers.
 pub(crate) fn plan_secret(snapshot: &Snapshot) -> ObjectPlan<Secret> {
     match (&snapshot.secret, &snapshot.key) {
+        (Existing::Absent, None) if snapshot.was_started() => ObjectPlan::Leave,
         (Existing::Absent, _) => ObjectPlan::Create,
         (Existing::Ours(live), Some(key)) => ObjectPlan::applying(live, build::secret(&snapshot.cluster, key)),
         (Existing::Orphan(live), Some(_)) => ObjectPlan::taking_over(live),

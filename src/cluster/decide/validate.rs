@@ -1,10 +1,12 @@
 //! What a person has to change before a cluster can be as its spec says. No IO.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::ResourceExt;
 
 use crate::api::RedisLockCluster;
 use crate::cluster::build::{self, conf};
-use crate::cluster::observed::Snapshot;
+use crate::cluster::observed::{Existing, Snapshot};
+use crate::contract::names;
 
 /// Something that a person has to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,10 +21,16 @@ pub(crate) struct Problem {
 
 /// Somebody else's object has a name that the cluster needs.
 pub(crate) const NAME_CONFLICT: &str = "NameConflict";
-/// The Secret of the cluster has no usable key.
-const UNUSABLE_KEY: &str = "UnusableKey";
+/// The root key of the cluster is lost: its Secret is gone, or has no usable key.
+const AUTH_SECRET_LOST: &str = "AuthSecretLost";
+/// What is left to do then.
+const RESTORE: &str = "restore it from a backup, or delete the cluster and create it again. Masters that run go on with the \
+                       passwords that they know, unattended, and none is started";
 /// `spec.resources` has an amount that is not a quantity.
 const INVALID_RESOURCES: &str = "InvalidResources";
+
+/// `spec.allowedNamespaces.selector` cannot be evaluated.
+const INVALID_SELECTOR: &str = "InvalidSelector";
 
 /// All problems of a cluster, the most general first.
 pub(crate) fn problems(snapshot: &Snapshot) -> Vec<Problem> {
@@ -31,10 +39,11 @@ pub(crate) fn problems(snapshot: &Snapshot) -> Vec<Problem> {
     if let Some(name) = snapshot.secret.foreign() {
         problems.push(name_conflict(name, true));
     }
-    if let (Some(secret), None) = (snapshot.secret.of_our_making(), &snapshot.key) {
-        let name = secret.metadata.name.clone().unwrap_or_default();
-        let message = format!("Secret {name} has no usable key: restore it, or delete the cluster and create it again");
-        problems.push(Problem { reason: UNUSABLE_KEY, message, blocks_all: true });
+    problems.extend(lost_key(snapshot));
+    if let Err(why) = snapshot.cluster.spec.selector() {
+        let message =
+            format!("spec.allowedNamespaces.selector: {why}. Until then only the cluster's own namespace is admitted");
+        problems.push(Problem { reason: INVALID_SELECTOR, message, blocks_all: false });
     }
     let pods = snapshot.masters.iter().filter_map(|master| master.pod.foreign());
     let services = snapshot.masters.iter().filter_map(|master| master.service.foreign());
@@ -45,6 +54,22 @@ pub(crate) fn problems(snapshot: &Snapshot) -> Vec<Problem> {
 fn name_conflict(name: &str, blocks_all: bool) -> Problem {
     let message = format!("{name} exists and does not belong to this cluster: rename or delete it");
     Problem { reason: NAME_CONFLICT, message, blocks_all }
+}
+
+fn lost_key(snapshot: &Snapshot) -> Option<Problem> {
+    let (secret, None) = (&snapshot.secret, &snapshot.key) else { return None };
+    let name = names::auth_secret(&snapshot.cluster.name_any());
+    let message = match (secret, snapshot.was_started()) {
+        (Existing::Absent, true) => format!("Secret {name} with the cluster's root key is gone: {RESTORE}"),
+        (Existing::Ours(_) | Existing::Orphan(_), true) => {
+            format!("Secret {name} has no usable root key any more: {RESTORE}")
+        }
+        (Existing::Ours(_) | Existing::Orphan(_), false) => {
+            format!("Secret {name} has no usable root key: delete it, and the operator makes another")
+        }
+        _ => return None,
+    };
+    Some(Problem { reason: AUTH_SECRET_LOST, message, blocks_all: true })
 }
 
 fn invalid_resources(cluster: &RedisLockCluster) -> Option<Problem> {

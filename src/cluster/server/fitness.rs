@@ -1,5 +1,7 @@
 //! What a server says of itself, and whether it is fit to vote.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use redlock_engine::key::ARMED_KEY;
 use redlock_engine::marker::ArmedMarker;
 
@@ -25,8 +27,8 @@ pub(crate) struct Facts {
     pub(crate) marker: Option<ArmedMarker>,
     /// Why it must not be armed, or not be armed any longer; `None` if it may.
     pub(crate) unfit: Option<String>,
-    /// Namespaces whose clients can log in.
-    pub(crate) namespaces: Vec<String>,
+    /// Namespaces whose clients can log in, each with the digests of its passwords.
+    pub(crate) namespaces: BTreeMap<String, BTreeSet<String>>,
     /// It has `CLIENT SETINFO`.
     pub(crate) knows_setinfo: bool,
     /// It has the scripts that the operator loads.
@@ -41,6 +43,7 @@ struct Answers {
     marker: Option<String>,
     nonce: Option<String>,
     disarmed: Option<String>,
+    /// The lines of `ACL LIST`.
     users: Vec<String>,
     scripts: Vec<bool>,
 }
@@ -97,7 +100,7 @@ impl Admin {
             .cmd("MGET")
             .arg(&[ARMED_KEY, ARMING_KEY, DISARMED_KEY])
             .cmd("ACL")
-            .arg("USERS")
+            .arg("LIST")
             .cmd("SCRIPT")
             .arg("EXISTS")
             .arg(digests())
@@ -120,12 +123,11 @@ fn parse_facts(answers: &Answers, clock: ClockReading) -> Result<Facts, AdminErr
     let info = &answers.info;
     let mut version = field(info, "redis_version")?.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
     let version = (version.next().unwrap_or(0), version.next().unwrap_or(0));
-    let users = answers.users.iter().filter_map(|user| user.strip_prefix(CLIENT_USER_PREFIX));
     let mut facts = Facts {
         run_id: field(info, "run_id")?.to_owned(),
         marker: answers.marker.as_deref().and_then(ArmedMarker::parse),
         unfit: answers.disarmed.clone().map_or_else(|| unfit(info), |why| Ok(Some(why)))?,
-        namespaces: users.map(str::to_owned).collect(),
+        namespaces: answers.users.iter().filter_map(|user| parse_user(user)).collect(),
         knows_setinfo: version >= (7, 2),
         has_scripts: answers.scripts.iter().all(|known| *known),
         clock,
@@ -136,6 +138,13 @@ fn parse_facts(answers: &Answers, clock: ClockReading) -> Result<Facts, AdminErr
         facts.unfit = Some(FOREIGN_KEYS.to_owned());
     }
     Ok(facts)
+}
+
+/// The namespace of a client's user and the digests of its passwords, from a line of `ACL LIST`: `user ns-shop on #… ~redlock:shop/* …`.
+fn parse_user(line: &str) -> Option<(String, BTreeSet<String>)> {
+    let mut words = line.split(' ');
+    let namespace = words.nth(1)?.strip_prefix(CLIENT_USER_PREFIX)?;
+    Some((namespace.to_owned(), words.filter_map(|word| word.strip_prefix('#')).map(str::to_owned).collect()))
 }
 
 /// Why a server must not vote; the most important reason first.

@@ -4,6 +4,7 @@ mod bench;
 
 use futures::FutureExt as _;
 use http::StatusCode;
+use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
@@ -75,7 +76,7 @@ async fn what_status_shows_is_not_written_again() {
 #[tokio::test]
 async fn each_obstacle_is_written_to_status() {
     let mut narrow = fixtures::cluster();
-    narrow.spec.allowed_namespaces = Some(AllowedNamespaces { from: NamespacesFrom::Same });
+    narrow.spec.allowed_namespaces = Some(AllowedNamespaces { from: NamespacesFrom::Same, selector: None });
     let mut long = fixtures::lock();
     long.spec.lease = Some(LeaseSpec { ttl: Some(Duration::from_secs(90).into()), renew_every: None });
     let (empty, with_key) = (found(Secret::default()), auth());
@@ -181,7 +182,7 @@ async fn an_object_that_is_gone_needs_no_finalizer_removed() {
 #[tokio::test]
 async fn the_last_lock_of_a_namespace_takes_the_secret_for_clients_with_it() {
     let own = Binding::of(&fixtures::lock())
-        .secret(&fixtures::cluster(), &RootKey::generate().client_password("billing"))
+        .secret(&fixtures::cluster(), &RootKey::generate().client_password("uid of billing", 1, 1))
         .metadata;
     let metadata = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": own});
     let done = found(json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}));
@@ -260,6 +261,49 @@ async fn a_changed_cluster_triggers_its_locks_and_a_list_of_clusters_triggers_al
     }
     bench.feeds.clusters.list([cluster()]);
     assert_eq!(names(), ["elsewhere", "nightly"]);
+}
+
+#[tokio::test]
+async fn a_changed_namespace_triggers_its_locks() {
+    let mut bench = Bench::leading(None, vec![]);
+    let mut elsewhere = fixtures::lock();
+    elsewhere.metadata.namespace = Some("shop".to_owned());
+    elsewhere.metadata.name = Some("elsewhere".to_owned());
+    bench.feeds.locks.list([fixtures::lock(), elsewhere].map(fixtures::watched));
+    let mut triggered = Box::pin(locks_of_changed_namespaces(&bench.reconciler.ctx.watches));
+    let mut names = || {
+        let mut names: Vec<_> =
+            std::iter::from_fn(|| triggered.next().now_or_never().flatten()).map(|lock| lock.name).collect();
+        names.sort_unstable();
+        names
+    };
+    assert_eq!(names(), ["elsewhere", "nightly"], "the first list");
+    bench.feeds.namespaces.take(watcher::Event::Apply(fixtures::namespace()));
+    assert_eq!(names(), ["nightly"]);
+    bench.feeds.namespaces.take(watcher::Event::Delete(fixtures::namespace()));
+    assert_eq!(names(), [""; 0], "its locks are gone as well");
+}
+
+#[tokio::test]
+async fn the_secret_for_clients_has_the_password_that_masters_accept() {
+    let mut cluster = with_masters(1);
+    cluster.spec.credentials = Some(
+        serde_json::from_value(json!({
+            "generation": 5, "namespaces": [{"name": "billing", "generation": 3}],
+        }))
+        .unwrap(),
+    );
+    let record = json!({"credentials": {"generation": 4, "nextGeneration": 5}});
+    cluster.status = Some(serde_json::from_value(record).unwrap());
+    let key = RootKey::generate();
+    let data = [("key".to_owned(), ByteString(key.to_text().into_bytes()))].into();
+    let auth = found(Secret { data: Some(data), ..Secret::default() });
+    let bench = Bench::leading(Some(cluster), vec![(format!("GET {AUTH}"), auth)]);
+    bench.reconcile(&fixtures::lock()).await.unwrap();
+    let written: Secret = serde_json::from_value(bench.until_asked(&format!("POST {SECRETS}")).await).unwrap();
+    assert_eq!(written.metadata.name.as_deref(), Some("quintet.locks-client"));
+    let password = key.client_password("uid of billing", 4, 3);
+    assert_eq!(written.data.unwrap()["password"].0, password.expose().as_bytes());
 }
 
 #[tokio::test]

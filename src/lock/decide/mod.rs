@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kube::Resource as _;
+use kube::{Resource as _, ResourceExt as _};
 use redlock_engine::{LeaseOptions, LockKey, Owner, Renewal};
 
 use super::connections::Unconnected;
@@ -24,6 +24,8 @@ pub(crate) enum Obstacle {
     ClusterNotFound,
     /// There is no connection to the cluster.
     Unconnected(Unconnected),
+    /// The watch does not show the lock's namespace yet, which is older than the lock.
+    NamespaceUnknown,
     /// The cluster does not admit the lock's namespace.
     NamespaceNotAllowed,
     /// The lease is longer than the cluster allows.
@@ -97,6 +99,7 @@ impl Obstacle {
             Self::InvalidKey(_) => "InvalidKey",
             Self::ClusterNotFound => "ClusterNotFound",
             Self::Unconnected(why) => why.reason(),
+            Self::NamespaceUnknown => "NamespaceUnknown",
             Self::NamespaceNotAllowed => "NamespaceNotAllowed",
             Self::TtlAboveMaximum { .. } => "TtlAboveMaximum",
         }
@@ -116,11 +119,12 @@ impl Obstacle {
                 format!("there is no RedisLockCluster {cluster}: create it, or create the lock with another clusterRef")
             }
             Self::Unconnected(why) => why.to_string(),
+            Self::NamespaceUnknown => "the operator has not seen the lock's namespace yet".to_owned(),
             Self::NamespaceNotAllowed => {
                 let namespace = lock.metadata.namespace.as_deref().unwrap_or_default();
                 format!(
                     "RedisLockCluster {cluster} does not admit namespace {namespace}: \
-                     set spec.allowedNamespaces.from of the cluster to All, or use a cluster of this namespace"
+                     widen spec.allowedNamespaces of the cluster, label the namespace as that asks, or use a cluster of this namespace"
                 )
             }
             Self::TtlAboveMaximum { ttl, max } => format!(
@@ -164,8 +168,10 @@ fn decide_as_leader(snapshot: &Snapshot, lock: &DistributedLock) -> Plan {
     };
     let refuse = |obstacle| Plan::Refuse { obstacle, recorded: recorded.clone().map(|owner| (key.clone(), owner)) };
     let Some(cluster) = &snapshot.cluster else { return Plan::Wait(Obstacle::ClusterNotFound) };
-    if !admits(cluster, lock) {
-        return refuse(Obstacle::NamespaceNotAllowed);
+    match admits(snapshot, cluster) {
+        None => return Plan::Wait(Obstacle::NamespaceUnknown),
+        Some(false) => return refuse(Obstacle::NamespaceNotAllowed),
+        Some(true) => {}
     }
     let too_long = too_long(cluster, lock);
     let is_held = snapshot.state.as_ref().map_or(recorded.is_some(), State::is_held);
@@ -184,7 +190,8 @@ fn decide_as_leader(snapshot: &Snapshot, lock: &DistributedLock) -> Plan {
 }
 
 fn decide_as_follower(snapshot: &Snapshot, lock: &DistributedLock) -> Plan {
-    let is_usable = |cluster: &&RedisLockCluster| admits(cluster, lock) && snapshot.unconnected().is_none();
+    let is_usable =
+        |cluster: &&RedisLockCluster| admits(snapshot, cluster) == Some(true) && snapshot.unconnected().is_none();
     let grant = snapshot
         .cluster
         .as_ref()
@@ -202,9 +209,11 @@ fn key_of(lock: &DistributedLock) -> Result<LockKey, Obstacle> {
     LockKey::new(namespace, &lock.key()).map_err(|why| Obstacle::InvalidKey(why.to_string()))
 }
 
-fn admits(cluster: &RedisLockCluster, lock: &DistributedLock) -> bool {
+/// Whether `cluster` admits the lock's namespace; `None` if that is not known yet.
+fn admits(snapshot: &Snapshot, cluster: &RedisLockCluster) -> Option<bool> {
     let own = cluster.metadata.namespace.as_deref().unwrap_or_default();
-    cluster.spec.admits(own, lock.metadata.namespace.as_deref().unwrap_or_default())
+    let namespace = snapshot.namespace.as_ref()?;
+    Some(cluster.spec.admits(own, &snapshot.subject.namespace, namespace.labels()))
 }
 
 fn too_long(cluster: &RedisLockCluster, lock: &DistributedLock) -> Option<Obstacle> {

@@ -17,7 +17,16 @@ use crate::lock::subject::Subject;
 fn snapshot(lock: &DistributedLock, cluster: &RedisLockCluster) -> Snapshot {
     let object = Arc::new(fixtures::watched(lock.clone()));
     let subject = Subject::of(&object);
-    Snapshot { subject, object, cluster: Some(cluster.clone()), connection: None, state: None, leads: true }
+    let namespace = Arc::new(fixtures::namespace());
+    Snapshot {
+        subject,
+        object,
+        cluster: Some(cluster.clone()),
+        namespace: Some(namespace),
+        connection: None,
+        state: None,
+        leads: true,
+    }
 }
 
 fn owner() -> Owner {
@@ -72,7 +81,7 @@ fn a_grant_that_status_records_is_adopted() {
 #[test]
 fn what_cannot_work_is_refused_and_the_message_says_what_to_do() {
     let mut narrow = fixtures::cluster();
-    narrow.spec.allowed_namespaces = Some(AllowedNamespaces { from: NamespacesFrom::Same });
+    narrow.spec.allowed_namespaces = Some(AllowedNamespaces { from: NamespacesFrom::Same, selector: None });
     let mut long_name = fixtures::lock();
     long_name.metadata.name = Some("x".repeat(129));
     for (lock, cluster, reason, message) in [
@@ -80,8 +89,8 @@ fn what_cannot_work_is_refused_and_the_message_says_what_to_do() {
             fixtures::lock(),
             narrow,
             "NamespaceNotAllowed",
-            "RedisLockCluster locks/quintet does not admit namespace billing: set spec.allowedNamespaces.from of the \
-             cluster to All, or use a cluster of this namespace",
+            "RedisLockCluster locks/quintet does not admit namespace billing: widen spec.allowedNamespaces of the cluster, \
+             label the namespace as that asks, or use a cluster of this namespace",
         ),
         (
             with_ttl(90),
@@ -163,4 +172,20 @@ fn a_deleted_lock_is_released_whatever_is_wrong_with_it() {
     }
     lock.metadata.name = Some("x".repeat(129));
     assert!(matches!(decide(&snapshot(&lock, &cluster)), Plan::Finalize { recorded: None }));
+}
+
+#[test]
+fn a_namespace_is_selected_by_its_labels_and_nothing_is_lost_before_they_are_known() {
+    let (lock, mut cluster) = (fixtures::lock(), fixtures::cluster());
+    let selector = Some(serde_json::from_value(serde_json::json!({"matchLabels": {"locks": "quintet"}})).unwrap());
+    cluster.spec.allowed_namespaces = Some(AllowedNamespaces { from: NamespacesFrom::Selector, selector });
+    let mut found = snapshot(&lock, &cluster);
+    let refused = |plan: Plan| matches!(plan, Plan::Refuse { obstacle: Obstacle::NamespaceNotAllowed, .. });
+    assert!(refused(decide(&found)));
+    found.namespace = None;
+    assert_eq!(decide(&found), Plan::Wait(Obstacle::NamespaceUnknown), "a held lock stays held");
+    let mut namespace = fixtures::namespace();
+    namespace.metadata.labels = Some([("locks".to_owned(), "quintet".to_owned())].into());
+    found.namespace = Some(Arc::new(namespace));
+    assert!(matches!(decide(&found), Plan::Hold { .. }));
 }

@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::channel::mpsc;
 use futures::{Stream, StreamExt as _};
-use kube::core::DeserializeGuard;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::core::{DeserializeGuard, PartialObjectMeta};
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{self, Lookup, ObjectRef, Store};
 use kube::runtime::{WatchStreamExt as _, watcher};
@@ -27,6 +28,8 @@ use locks::LockIndex;
 
 /// A kind that is watched. An object that cannot be read (its definition is another version's) does not hide the others.
 pub(crate) type Guarded<K> = DeserializeGuard<K>;
+/// A namespace as it is watched: nothing but its metadata.
+pub(crate) type WatchedNamespace = PartialObjectMeta<Namespace>;
 
 /// A change that the API server reported. The store shows it already.
 #[derive(Clone, Debug)]
@@ -68,7 +71,7 @@ where
     index: Index<K>,
 }
 
-/// Both kinds of this project.
+/// Both kinds of this project, and the namespaces.
 #[derive(Clone, Debug)]
 pub(crate) struct Watches {
     /// All `RedisLockCluster`s.
@@ -77,6 +80,8 @@ pub(crate) struct Watches {
     pub(crate) locks: Watch<Guarded<DistributedLock>>,
     /// Which locks are on which cluster.
     pub(crate) lock_index: Arc<LockIndex>,
+    /// All namespaces. Their uids are part of passwords, and clusters select them by their labels.
+    pub(crate) namespaces: Watch<WatchedNamespace>,
 }
 
 /// The tasks that feed [`Watches`].
@@ -85,6 +90,8 @@ pub(crate) struct Feeds {
     pub(crate) clusters: Feed<Guarded<RedisLockCluster>>,
     /// Of the locks.
     pub(crate) locks: Feed<Guarded<DistributedLock>>,
+    /// Of the namespaces.
+    pub(crate) namespaces: Feed<WatchedNamespace>,
 }
 
 // === impl Watches ===
@@ -96,13 +103,21 @@ impl Watches {
         let index = Arc::clone(&lock_index);
         let (clusters, clusters_feed) = Watch::new(|_| ());
         let (locks, locks_feed) = Watch::new(move |event| index.update(event));
-        (Self { clusters, locks, lock_index }, Feeds { clusters: clusters_feed, locks: locks_feed })
+        let (namespaces, namespaces_feed) = Watch::new(|_| ());
+        let feeds = Feeds { clusters: clusters_feed, locks: locks_feed, namespaces: namespaces_feed };
+        (Self { clusters, locks, lock_index, namespaces }, feeds)
     }
 
-    /// Waits until both kinds are listed. Never ends if a watch has ended before.
+    /// Waits until all kinds are listed. Never ends if a watch has ended before.
     pub(crate) async fn listed(&self) {
         self.clusters.listed().await;
         self.locks.listed().await;
+        self.namespaces.listed().await;
+    }
+
+    /// The namespace of that name; `None` if the watch does not show it (yet).
+    pub(crate) fn namespace(&self, name: &str) -> Option<Arc<WatchedNamespace>> {
+        self.namespaces.get(&ObjectRef::new(name))
     }
 }
 

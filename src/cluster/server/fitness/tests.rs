@@ -8,12 +8,18 @@ const INFO: &str = "# Server\r\nredis_version:7.0.15\r\nrun_id:a1b2\r\n# Replica
 
 /// The answers of a server with this INFO and marker, and with the nonce of a decision.
 fn answers(info: &str, marker: Option<&str>) -> Answers {
+    let users = [
+        "user default off sanitize-payload resetchannels -@all",
+        "user ns-* on sanitize-payload #f00d ~redlock:* resetchannels -@all +get",
+        "user ns-billing on sanitize-payload #a1 #b2 ~redlock:billing/* resetchannels -@all +get",
+        "user operator on sanitize-payload #c3 ~* &* +@all",
+    ];
     Answers {
         info: info.to_owned(),
         marker: marker.map(str::to_owned),
         nonce: Some("nonce".to_owned()),
         disarmed: None,
-        users: ["default", "operator", "ns-billing", "ns-*"].map(str::to_owned).to_vec(),
+        users: users.map(str::to_owned).to_vec(),
         scripts: vec![true, true],
     }
 }
@@ -30,7 +36,9 @@ fn read(info: &str, marker: Option<&str>) -> Facts {
 fn a_server_is_read_from_what_it_says() {
     let facts = read(INFO, Some("a1b2 60000"));
     assert_eq!((facts.run_id.as_str(), facts.is_armed(), &facts.unfit), ("a1b2", true, &None));
-    assert_eq!((facts.namespaces.as_slice(), facts.knows_setinfo), (&["billing", "*"].map(str::to_owned)[..], false));
+    let digests = |all: &[&str]| all.iter().map(|&digest| digest.to_owned()).collect::<BTreeSet<_>>();
+    let namespaces = [("billing".to_owned(), digests(&["a1", "b2"])), ("*".to_owned(), digests(&["f00d"]))];
+    assert_eq!((facts.namespaces, facts.knows_setinfo), (namespaces.into(), false));
     for (version, knows) in [("7.2.4", true), ("8.0.0", true), ("7.1.99", false), ("10.0", true)] {
         assert_eq!(read(&INFO.replace("7.0.15", version), None).knows_setinfo, knows, "{version}");
     }

@@ -14,8 +14,8 @@ use crate::cluster::build::conf::redis_conf;
 use crate::cluster::server::acl::Clients;
 use crate::cluster::server::fitness::Facts;
 use crate::cluster::server::{Admin, AdminError, IDENTITY_DIRECTIVE};
-use crate::contract::credentials::RootKey;
-use crate::contract::names::client_user;
+use crate::contract::credentials::{Password, RootKey};
+use crate::contract::names::{EVERY_NAMESPACE, client_user};
 
 /// The uid of the pod for which each server says that it was started.
 pub(crate) const POD_UID: &str = "11111111-2222-3333-4444-666666666666";
@@ -72,8 +72,19 @@ impl MasterServer {
     }
 
     pub(crate) fn clients(&self, namespaces: &[&str]) -> Clients {
-        let namespaces: Vec<_> = namespaces.iter().map(|&namespace| namespace.to_owned()).collect();
-        Clients::of(&self.key, &namespaces, self.scripts)
+        let mut clients = Clients::of(&self.key, self.scripts);
+        for &namespace in namespaces {
+            clients.admit(namespace, [self.password(namespace)]);
+        }
+        clients
+    }
+
+    /// The password of the clients of a namespace, of the first generation.
+    pub(crate) fn password(&self, namespace: &str) -> Password {
+        if namespace == EVERY_NAMESPACE {
+            return self.key.own_client_password();
+        }
+        self.key.client_password(&format!("uid of {namespace}"), 1, 1)
     }
 
     pub(crate) async fn arm(&self, namespaces: &[&str]) {
@@ -105,7 +116,7 @@ impl MasterServer {
         request(command).query_async(&mut self.log_in(user, password).await?).await
     }
 
-    async fn log_in(&self, user: &str, password: &str) -> redis::RedisResult<MultiplexedConnection> {
+    pub(crate) async fn log_in(&self, user: &str, password: &str) -> redis::RedisResult<MultiplexedConnection> {
         let url = format!("redis://{user}:{password}@127.0.0.1:{}", self.port);
         // Longer timeouts than the library's: the machine may be busy.
         let config =
@@ -115,7 +126,7 @@ impl MasterServer {
 
     /// A connection of a client.
     pub(crate) async fn client(&self, namespace: &str) -> redis::RedisResult<MultiplexedConnection> {
-        self.log_in(&client_user(namespace), self.key.client_password(namespace).expose()).await
+        self.log_in(&client_user(namespace), self.password(namespace).expose()).await
     }
 
     pub(crate) async fn as_operator<T: redis::FromRedisValue>(&self, command: &str) -> T {
@@ -134,7 +145,7 @@ impl MasterServer {
     pub(crate) fn master(&self, namespace: &str) -> RedisMaster {
         let credentials = Credentials::Password {
             username: client_user(namespace),
-            password: self.key.client_password(namespace).expose().to_owned(),
+            password: self.password(namespace).expose().to_owned(),
         };
         let address = Address::Tcp("127.0.0.1".to_owned(), self.port);
         RedisMaster::connect(Endpoint {

@@ -31,7 +31,7 @@ pub(super) const LOCK: &str = "/apis/redlock.dev/v1alpha1/namespaces/billing/dis
 pub(super) const STATUS: &str = "/apis/redlock.dev/v1alpha1/namespaces/billing/distributedlocks/nightly/status";
 pub(super) const AUTH: &str = "/api/v1/namespaces/locks/secrets/quintet-auth";
 pub(super) const SECRETS: &str = "/api/v1/namespaces/billing/secrets";
-pub(super) const SECRET: &str = "/api/v1/namespaces/billing/secrets/quintet-client";
+pub(super) const SECRET: &str = "/api/v1/namespaces/billing/secrets/quintet.locks-client";
 
 /// The answer to a request; `None`: it is never answered.
 pub(super) type Answer = Option<(StatusCode, Value)>;
@@ -117,6 +117,7 @@ impl Bench {
         let (ctx, mut feeds) = Context::for_tests(client, leadership);
         feeds.clusters.list(cluster.map(fixtures::watched_cluster));
         feeds.locks.list([]);
+        feeds.namespaces.list([fixtures::namespace()]);
         let (sender, events) = EventSender::channel();
         let (schedule, scheduled) = StatusSchedule::new(20);
         let reconciler = Arc::new(Reconciler::new(&ctx, sender, Arc::new(schedule)));
