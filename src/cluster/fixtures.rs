@@ -11,7 +11,7 @@ use redlock_engine::marker::ArmedMarker;
 use tokio::time::Instant;
 
 use super::decide::Rules;
-use super::observed::{Existing, ObservedMaster, ObservedNode, ObservedPod, ObservedServer, Stage};
+use super::observed::{Existing, ObservedMachine, ObservedMaster, ObservedPod, ObservedServer, Stage};
 use super::server::clock::{ClockReading, Moment};
 use super::server::fitness::Facts;
 use crate::api::cluster::{MasterState, MasterStatus};
@@ -94,7 +94,7 @@ pub(crate) fn master(row: Option<MasterStatus>, pod: Existing<ObservedPod>, serv
         service: Existing::Absent,
         pod,
         server,
-        node: ObservedNode::Unknown,
+        machine: ObservedMachine::Unknown,
         is_vouched_gone: false,
         since_gone: None,
         backoff: None,
@@ -111,7 +111,7 @@ pub(crate) fn observed_pod(uid: &str, stage: Stage) -> ObservedPod {
     ObservedPod {
         uid: uid.to_owned(),
         ip: Some("10.0.0.1".to_owned()),
-        node: Some("n1".to_owned()),
+        node_name: Some("n1".to_owned()),
         stage,
         is_deleting: false,
         finalizers: vec![MASTER_FINALIZER.to_owned()],
@@ -125,9 +125,9 @@ pub(crate) fn going(uid: &str, stage: Stage) -> Existing<ObservedPod> {
     Existing::Ours(ObservedPod { is_deleting: true, ..observed_pod(uid, stage) })
 }
 
-/// A Kubernetes node, since this start of its machine.
-pub(crate) fn node(boot_id: &str) -> ObservedNode {
-    ObservedNode::Present { boot_id: Some(boot_id.to_owned()), is_out_of_service: false }
+/// A machine since this start.
+pub(crate) fn machine(boot_id: &str) -> ObservedMachine {
+    ObservedMachine::Present { boot_id: Some(boot_id.to_owned()), is_out_of_service: false }
 }
 
 /// One moment, whenever it is asked for: facts are compared.

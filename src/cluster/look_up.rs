@@ -12,7 +12,7 @@ use kube::{Resource, ResourceExt};
 use super::clock::now;
 use super::memory::Memory;
 use super::observed::{
-    ClientNamespace, Existing, ObservedMaster, ObservedNode, ObservedPod, ObservedServer, Snapshot, Stage,
+    ClientNamespace, Existing, ObservedMachine, ObservedMaster, ObservedPod, ObservedServer, Snapshot, Stage,
 };
 use super::server::clock::{ClockFault, disagreeing};
 use super::server::{Admin, AdminError};
@@ -82,7 +82,7 @@ pub(crate) async fn look_up(ctx: &Context, cached: &RedisLockCluster, memory: &M
         let uid = row.as_ref().and_then(|row| row.pod_uid.as_deref());
         masters.push(ObservedMaster {
             address: names::address(&name, &namespace),
-            node: observe_node(api, row.as_ref(), &pod).await?,
+            machine: observe_machine(api, row.as_ref(), &pod).await?,
             is_vouched_gone: uid.is_some_and(|uid| vouched.split([',', ' ']).any(|vouched| vouched == uid)),
             row,
             started_before,
@@ -127,11 +127,11 @@ fn client_namespaces(
 
 /// The Kubernetes node that matters now: that of a pod whose server is not armed yet, for its record, or that of a recorded pod whose
 /// object is gone, for the proof that its server has ended.
-async fn observe_node(
+async fn observe_machine(
     api: &ApiServer,
     row: Option<&MasterStatus>,
     pod: &Existing<ObservedPod>,
-) -> Result<ObservedNode, Error> {
+) -> Result<ObservedMachine, Error> {
     let name = match pod {
         Existing::Absent => {
             row.filter(|row| row.state != MasterState::Quarantined).and_then(|row| row.node_name.as_ref())
@@ -140,15 +140,15 @@ async fn observe_node(
             let is_recorded = row.is_some_and(|row| {
                 row.pod_uid.as_ref() == Some(&pod.uid) && row.run_id.is_some() && row.boot_id.is_some()
             });
-            pod.node.as_ref().filter(|_| !is_recorded)
+            pod.node_name.as_ref().filter(|_| !is_recorded)
         }
         Existing::Foreign(_) => None,
     };
-    let Some(name) = name else { return Ok(ObservedNode::Unknown) };
-    match api.get_node(name).await {
-        Ok(node) => Ok(ObservedNode::of(node.as_ref())),
-        // An operator that may not read nodes has only the word of an administrator.
-        Err(error) if error.category() == Category::Forbidden => Ok(ObservedNode::Unknown),
+    let Some(name) = name else { return Ok(ObservedMachine::Unknown) };
+    match api.get_kubernetes_node(name).await {
+        Ok(found) => Ok(ObservedMachine::of(found.as_ref())),
+        // An operator that may not read Kubernetes nodes has only the word of an administrator.
+        Err(error) if error.category() == Category::Forbidden => Ok(ObservedMachine::Unknown),
         Err(error) => Err(error),
     }
 }

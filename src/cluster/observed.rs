@@ -58,7 +58,7 @@ pub(crate) struct ObservedMaster {
     /// Its server.
     pub(crate) server: ObservedServer,
     /// The Kubernetes node of its pod; without a pod, the one in its record.
-    pub(crate) node: ObservedNode,
+    pub(crate) machine: ObservedMachine,
     /// An administrator vouches that the server in its record has ended.
     pub(crate) is_vouched_gone: bool,
     /// Time since this operator process last saw that the master was gone, by its monotonic clock; `None` if it did not.
@@ -69,10 +69,10 @@ pub(crate) struct ObservedMaster {
 
 /// What is known of a Kubernetes node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ObservedNode {
+pub(crate) enum ObservedMachine {
     /// Nothing was asked, or it may not be.
     Unknown,
-    /// There is no such node.
+    /// There is no such Kubernetes node.
     Deleted,
     /// It exists.
     Present {
@@ -115,7 +115,7 @@ pub(crate) struct ObservedPod {
     /// Its IP address, once it has one.
     pub(crate) ip: Option<String>,
     /// Its Kubernetes node, once it has one.
-    pub(crate) node: Option<String>,
+    pub(crate) node_name: Option<String>,
     /// Where it is in its life.
     pub(crate) stage: Stage,
     /// Its deletion was requested.
@@ -288,7 +288,7 @@ impl ObservedPod {
         Self {
             uid: pod.uid().unwrap_or_default(),
             ip: status.and_then(|status| status.pod_ip.clone()).filter(|ip| !ip.is_empty()),
-            node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
+            node_name: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
             stage: stage(pod, container),
             is_deleting: pod.metadata.deletion_timestamp.is_some(),
             finalizers: pod.finalizers().to_vec(),
@@ -303,21 +303,21 @@ impl ObservedPod {
     }
 }
 
-// === impl ObservedNode ===
+// === impl ObservedMachine ===
 
-impl ObservedNode {
-    /// What `node` says; `None`: there is no such node.
-    pub(crate) fn of(node: Option<&Node>) -> Self {
-        let Some(node) = node else { return Self::Deleted };
-        let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
-        let mut taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+impl ObservedMachine {
+    /// What its Kubernetes node says; `None`: there is none.
+    pub(crate) fn of(kubernetes_node: Option<&Node>) -> Self {
+        let Some(machine) = kubernetes_node else { return Self::Deleted };
+        let info = machine.status.as_ref().and_then(|status| status.node_info.as_ref());
+        let mut taints = machine.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
         Self::Present {
             boot_id: info.map(|info| info.boot_id.clone()).filter(|id| !id.is_empty()),
             is_out_of_service: taints.any(|taint| taint.key == OUT_OF_SERVICE),
         }
     }
 
-    /// The boot id, if the node exists and has one.
+    /// The boot id, if the machine is known and has one.
     pub(crate) fn boot_id(&self) -> Option<&String> {
         match self {
             Self::Present { boot_id, .. } => boot_id.as_ref(),
@@ -340,7 +340,7 @@ fn stage(pod: &Pod, container: Option<&ContainerStatus>) -> Stage {
     }
     let status = pod.status.as_ref();
     let may_run = state.is_some_and(|state| state.running.is_some());
-    let is_on_a_node = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+    let is_scheduled = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
     let mut conditions = status.iter().flat_map(|status| status.conditions.iter().flatten());
     match status.and_then(|status| status.phase.as_deref()) {
         Some("Failed" | "Succeeded") if !may_run => Stage::Ended,
@@ -356,7 +356,7 @@ fn stage(pod: &Pod, container: Option<&ContainerStatus>) -> Stage {
         // Not only the kubelet declares a pod failed.
         Some("Failed" | "Succeeded") => Stage::Doubtful,
         _ if pod.metadata.deletion_timestamp.is_some() => {
-            if is_on_a_node {
+            if is_scheduled {
                 Stage::Doubtful
             } else {
                 Stage::Ended

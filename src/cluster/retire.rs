@@ -52,8 +52,8 @@ pub(crate) async fn retire(
     let key = secret.filter(|secret| names::labels_name(secret.labels(), name));
     let key = key.and_then(|secret| RootKey::from_secret(&secret).ok()).or_else(|| remembered.cloned());
     let former = tombstones::of(ctx, namespace, name, now()).await?.rows;
-    let recorded =
-        cluster.and_then(|cluster| cluster.status.as_ref()).map_or(former.as_slice(), |status| &status.masters);
+    let status = cluster.and_then(|cluster| cluster.status.as_ref());
+    let recorded = recorded(status.map(|status| status.masters.as_slice()).unwrap_or_default(), &former);
 
     let mut ends = Vec::new();
     for pod in &pods {
@@ -62,8 +62,9 @@ pub(crate) async fn retire(
         ctx.api.require_leadership()?;
         ends.push((pod, end_of(&observed, row, key.as_ref()).await));
     }
-    let rows =
-        tombstone(recorded, &ends, |pod| cluster.map_or_else(|| delay_on(pod), |cluster| cluster.spec.restart_delay()));
+    let rows = tombstone(&recorded, &ends, |pod| {
+        cluster.map_or_else(|| delay_on(pod), |cluster| cluster.spec.restart_delay())
+    });
     if !rows.is_empty() && rows != former {
         match tombstones::write(ctx, namespace, name, Some(&rows), now()).await {
             // The operator goes together with the cluster.
@@ -141,11 +142,14 @@ fn tombstone(
     ends: &[(&Pod, End)],
     delay_of: impl Fn(&Pod) -> Duration,
 ) -> Vec<MasterStatus> {
-    let mut rows: Vec<_> = recorded
-        .iter()
-        .filter(|row| matches!(row.state, MasterState::Quarantined | MasterState::Vanished))
-        .filter(|row| ends.iter().all(|(pod, _)| pod.name_any() != row.name))
-        .cloned()
+    let without_pod = recorded.iter().filter(|row| ends.iter().all(|(pod, _)| pod.name_any() != row.name));
+    let mut rows: Vec<_> = without_pod
+        .filter_map(|row| match row.state {
+            MasterState::Quarantined | MasterState::Vanished => Some(row.clone()),
+            // It was armed, and nobody saw how it ended.
+            _ if row.run_id.is_some() => Some(MasterStatus { state: MasterState::Vanished, ..row.clone() }),
+            _ => None,
+        })
         .collect();
     for (pod, end) in ends {
         let name = pod.name_any();
@@ -155,7 +159,7 @@ fn tombstone(
             before.filter(|row| row.pod_uid.as_ref() == Some(&observed.uid)).and_then(|row| row.boot_id.clone());
         let row = MasterStatus {
             pod_uid: Some(observed.uid),
-            node_name: observed.node,
+            node_name: observed.node_name,
             boot_id: machine,
             crashes: before.map_or(0, |row| row.crashes),
             ..MasterStatus::new(&name, MasterState::Vanished)
@@ -183,6 +187,18 @@ fn tombstone(
             },
         });
     }
+    rows.sort_by(|one, other| one.name.cmp(&other.name));
+    rows
+}
+
+/// What is recorded of each master: in the status of the cluster, or in the tombstone. This is done again and again until all objects
+/// are gone, and the status is not written any more: what the tombstone says of the same pod is newer.
+fn recorded(status: &[MasterStatus], former: &[MasterStatus]) -> Vec<MasterStatus> {
+    let buried =
+        |row: &MasterStatus| former.iter().find(|former| former.name == row.name && former.pod_uid == row.pod_uid);
+    let mut rows: Vec<_> = status.iter().map(|row| buried(row).unwrap_or(row).clone()).collect();
+    let others = former.iter().filter(|former| status.iter().all(|row| row.name != former.name));
+    rows.extend(others.cloned());
     rows
 }
 
@@ -228,12 +244,33 @@ mod tests {
         assert_eq!(
             kept,
             [
-                ("votes-2", MasterState::Quarantined, Some(at(65)), Some("boot-1")),
                 ("votes-0", MasterState::Quarantined, Some(at(75)), Some("boot-1")),
                 ("votes-1", MasterState::Vanished, None, Some("boot-1")),
+                ("votes-2", MasterState::Quarantined, Some(at(65)), Some("boot-1")),
             ]
         );
-        assert_eq!((rows[2].node_name.as_deref(), rows[2].run_id.as_deref()), (Some("n1"), Some("run-1")));
+        assert_eq!((rows[1].node_name.as_deref(), rows[1].run_id.as_deref()), (Some("n1"), Some("run-1")));
+    }
+
+    #[test]
+    fn a_tombstone_keeps_what_it_says_of_masters_whose_objects_are_gone_meanwhile() {
+        let named = |row: MasterStatus, name: &str| MasterStatus { name: name.to_owned(), ..row };
+        let status = [named(armed(), "votes-0"), named(armed(), "votes-1")];
+        let pods = [pod("votes-0", "pod-1"), pod("votes-1", "pod-1")];
+        let stripped = [(&pods[0], End::Since(at(10))), (&pods[1], End::Since(at(11)))];
+        let first = tombstone(&recorded(&status, &[]), &stripped, |_| DELAY);
+        // One object is gone, then both: the status says still that both are armed.
+        for left in [&stripped[1..], &[]] {
+            assert_eq!(tombstone(&recorded(&status, &first), left, |_| DELAY), first);
+        }
+        // Without a status, as where the object of the cluster is gone.
+        assert_eq!(tombstone(&recorded(&[], &first), &[], |_| DELAY), first);
+    }
+
+    #[test]
+    fn an_armed_master_whose_object_vanished_before_is_buried_as_vanished() {
+        let rows = tombstone(&[armed()], &[], |_| DELAY);
+        assert_eq!(rows, [MasterStatus { state: MasterState::Vanished, ..armed() }]);
     }
 
     #[test]

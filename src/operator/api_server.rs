@@ -190,7 +190,7 @@ impl ApiServer {
     }
 
     /// The Kubernetes node, or `None` if there is none.
-    pub(crate) async fn get_node(&self, name: &str) -> Result<Option<Node>, Error> {
+    pub(crate) async fn get_kubernetes_node(&self, name: &str) -> Result<Option<Node>, Error> {
         send("get", describe::<Node>(name), Api::<Node>::all(self.client.clone()).get_opt(name)).await
     }
 

@@ -25,7 +25,7 @@ async fn a_pod_deleted_by_force_on_a_frozen_machine_keeps_its_place_until_its_se
         let (pods, clusters): (Api<Pod>, Api<RedisLockCluster>) = (env.api(), env.api());
         let name = masters.pod(1);
         let old = pods.get(&name).await.unwrap();
-        let frozen = machine::freeze_node_of(&old).await;
+        let frozen = machine::freeze_machine_of(&old).await;
 
         pods.delete(&name, &DeleteParams::default().grace_period(0)).await.unwrap();
         let kept = |c: &RedisLockCluster| master_state(c, &name) == Some(MasterState::Terminating);
@@ -57,7 +57,7 @@ async fn a_pod_whose_object_vanished_keeps_its_place_until_an_administrator_vouc
         let (pods, clusters): (Api<Pod>, Api<RedisLockCluster>) = (env.api(), env.api());
         let name = masters.pod(1);
         let old = pods.get(&name).await.unwrap();
-        let frozen = machine::freeze_node_of(&old).await;
+        let frozen = machine::freeze_machine_of(&old).await;
         pods.delete(&name, &DeleteParams::default().grace_period(0)).await.unwrap();
         let bare = json!({"metadata": {"finalizers": null}});
         pods.patch(&name, &PatchParams::default(), &Patch::Merge(bare)).await.unwrap();

@@ -11,6 +11,7 @@ mod endless;
 mod faults;
 mod fences;
 mod fitness;
+mod interruptions;
 mod losses;
 mod one_identity;
 mod one_server_one_vote;

@@ -91,10 +91,10 @@ async fn neither_lowers_the_fence() {
     let (master, claim) = (&client.masters()[0], claim(&key, 7));
     let fence = format!("ZSCORE {} {}", key.fences_key(), key.redis_key());
     assert_eq!(seed(master, &claim).await, Ok(Extension::Extended));
-    assert_eq!(server.run::<f64>(&fence).await, 7.0);
+    assert_eq!(server.run::<String>(&fence).await, "7");
     // A contender's token, of a vote that it did not win.
     let _: i64 = server.run(&format!("ZADD {} 9 {}", key.fences_key(), key.redis_key())).await;
     assert_eq!(renew(master, &claim).await, Ok(Extension::Extended));
     assert_eq!(seed(master, &claim).await, Ok(Extension::Extended));
-    assert_eq!(server.run::<f64>(&fence).await, 9.0);
+    assert_eq!(server.run::<String>(&fence).await, "9");
 }

@@ -155,7 +155,7 @@ fn a_lease_of_a_dead_holder_is_not_idle_time_until_its_ttl_is_over() {
     assert_eq!(idle(killed(Some(&owner(A, 1)))), [(4501, 6000, Cause::KeysReleased)]);
     // Also the attempt that nobody has heard of.
     assert_eq!(idle(killed(Some(&owner(A, 5)))), [(4501, 6000, Cause::KeysOfAttempts)]);
-    assert_eq!(idle(killed(None)), [(201, 6000, Cause::NotTried)]);
+    assert_eq!(idle(killed(None)), [(201, 6000, Cause::JustBack)]);
 }
 
 #[test]

@@ -4,7 +4,8 @@
 //! whose process runs; a majority of masters is armed, reachable and not stopped; and no lease that nobody could release
 //! keeps the lock on so many of them that no majority is left. Such a lease is that of a process that was killed or
 //! stopped, also in the middle of an attempt, until its TTL is over, and that of a holder that has abandoned it. What the
-//! masters have is read from them. A lease that was released, by its holder's own report, excuses nothing.
+//! masters have is read from them. A lease whose release the
+//! masters have confirmed, by its holder's own report, excuses nothing.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;

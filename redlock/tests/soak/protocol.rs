@@ -28,7 +28,7 @@ pub enum Said {
     Extended { until: Stamp },
     /// It does not hold the lock any more. What it does about that on the masters, it does after this.
     End(Ending),
-    /// The release of this owner has ended.
+    /// Enough masters have confirmed the release of this owner.
     Released { owner: String },
 }
 

@@ -24,7 +24,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
 use super::Rules;
 use crate::api::cluster::{MasterState, MasterStatus};
-use crate::cluster::observed::{Existing, ObservedMaster, ObservedNode, ObservedPod, ObservedServer, Stage};
+use crate::cluster::observed::{Existing, ObservedMachine, ObservedMaster, ObservedPod, ObservedServer, Stage};
 use crate::cluster::server::fitness::Facts;
 
 /// What to do about a master, after its new record was written.
@@ -121,20 +121,20 @@ fn is_of(row: &MasterStatus, pod: &ObservedPod) -> bool {
 
 /// What proves that the recorded server has ended although the object of its pod is gone; `None` if nothing does.
 fn proof_of_end(row: &MasterStatus, master: &ObservedMaster) -> Option<&'static str> {
-    match &master.node {
+    match &master.machine {
         _ if master.is_vouched_gone => {
             Some("its pod's object vanished, and an administrator vouches that its server has ended")
         }
-        ObservedNode::Deleted if row.node_name.is_some() => {
+        ObservedMachine::Deleted if row.node_name.is_some() => {
             Some("its pod's object vanished, and its Kubernetes node was deleted")
         }
-        ObservedNode::Present { is_out_of_service: true, .. } => {
+        ObservedMachine::Present { is_out_of_service: true, .. } => {
             Some("its pod's object vanished, and its Kubernetes node is tainted out-of-service")
         }
-        ObservedNode::Present { boot_id: Some(now), .. } if row.boot_id.as_ref().is_some_and(|then| then != now) => {
+        ObservedMachine::Present { boot_id: Some(now), .. } if row.boot_id.as_ref().is_some_and(|then| then != now) => {
             Some("its pod's object vanished, and its machine has restarted since")
         }
-        ObservedNode::Deleted | ObservedNode::Present { .. } | ObservedNode::Unknown => None,
+        ObservedMachine::Deleted | ObservedMachine::Present { .. } | ObservedMachine::Unknown => None,
     }
 }
 
@@ -186,8 +186,8 @@ impl MasterPlan {
 
     /// The object of its pod is gone although nothing was recorded: somebody took off the finalizer. Its server may still vote.
     fn vanished(&mut self) {
-        let (uid, node) = (self.row.pod_uid.clone().unwrap_or_default(), self.row.node_name.clone());
-        let machine = node.map_or("its Kubernetes node".to_owned(), |node| format!("the Kubernetes node {node}"));
+        let (uid, machine) = (self.row.pod_uid.clone().unwrap_or_default(), self.row.node_name.as_ref());
+        let machine = machine.map_or("its Kubernetes node".to_owned(), |name| format!("the Kubernetes node {name}"));
         self.row.message = Some(format!(
             "its pod's object vanished, and nothing proves that its server has ended. Its place is kept until {machine} is \
              deleted, is tainted out-of-service or has restarted, or this cluster's annotation redlock.dev/gone names the \
@@ -212,7 +212,7 @@ impl MasterPlan {
             self.crash(rules, Some(why.to_owned()));
             self.row.pod_uid = Some(pod.uid.clone());
             self.row.run_id = None;
-            self.record_machine(pod, &master.node);
+            self.record_machine(pod, &master.machine);
         }
         if matches!(pod.stage, Stage::Ended | Stage::DeclaredDead) {
             self.row.state = MasterState::Terminating;
@@ -262,7 +262,7 @@ impl MasterPlan {
             );
         }
         if !is_of(&self.row, pod) {
-            self.record_machine(pod, &master.node);
+            self.record_machine(pod, &master.machine);
         }
         self.row.state = MasterState::Terminating;
         self.row.pod_uid = Some(pod.uid.clone());
@@ -282,9 +282,9 @@ impl MasterPlan {
     }
 
     /// Records on which machine its pod runs, and since when that runs.
-    fn record_machine(&mut self, pod: &ObservedPod, node: &ObservedNode) {
-        self.row.node_name.clone_from(&pod.node);
-        self.row.boot_id = node.boot_id().cloned();
+    fn record_machine(&mut self, pod: &ObservedPod, machine: &ObservedMachine) {
+        self.row.node_name.clone_from(&pod.node_name);
+        self.row.boot_id = machine.boot_id().cloned();
     }
 
     /// Its pod is starting or running.
@@ -316,7 +316,7 @@ impl MasterPlan {
             self.row.state = MasterState::Starting;
         }
         if self.row.boot_id.is_none() || self.row.run_id.is_none() {
-            self.record_machine(pod, &master.node);
+            self.record_machine(pod, &master.machine);
         }
         let since_gone = if self.crashed { Some(Duration::ZERO) } else { master.since_gone };
         match &master.server {

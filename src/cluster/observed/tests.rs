@@ -34,7 +34,7 @@ fn only_a_container_that_ended_and_a_pod_that_was_declared_dead_count_as_gone() 
         // Other containers of the pod go on.
         ("Running", &ended, false, None, Stage::Ended),
         ("Running", &ended, true, None, Stage::Ended),
-        // A kubelet that refuses a pod, or evicts one that waits, has started nothing.
+        // A kubelet that refuses a pod, or evicts a waiting one, has started nothing.
         ("Failed", &waiting, false, None, Stage::Ended),
         ("Running", &running, true, None, Stage::Doubtful),
         ("Pending", &waiting, true, None, Stage::Doubtful),
@@ -99,7 +99,7 @@ fn only_objects_of_this_very_cluster_are_ours() {
 
 #[test]
 fn a_machine_is_known_by_its_boot_and_by_the_taint_that_declares_it_dead() {
-    let node = |taints: Value| -> Node {
+    let kubernetes_node = |taints: Value| -> k8s_openapi::api::core::v1::Node {
         let info = json!({"bootID": "boot-1", "architecture": "", "containerRuntimeVersion": "", "kernelVersion": "",
             "kubeProxyVersion": "", "kubeletVersion": "", "machineID": "", "operatingSystem": "", "osImage": "", "systemUUID": ""});
         serde_json::from_value(json!({"spec": {"taints": taints}, "status": {"nodeInfo": info}})).unwrap()
@@ -110,8 +110,8 @@ fn a_machine_is_known_by_its_boot_and_by_the_taint_that_declares_it_dead() {
         (out, true),
         (json!([{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}]), false),
     ] {
-        let observed = ObservedNode::Present { boot_id: Some("boot-1".to_owned()), is_out_of_service };
-        assert_eq!(ObservedNode::of(Some(&node(taints))), observed);
+        let observed = ObservedMachine::Present { boot_id: Some("boot-1".to_owned()), is_out_of_service };
+        assert_eq!(ObservedMachine::of(Some(&kubernetes_node(taints))), observed);
     }
-    assert_eq!(ObservedNode::of(None), ObservedNode::Deleted);
+    assert_eq!(ObservedMachine::of(None), ObservedMachine::Deleted);
 }

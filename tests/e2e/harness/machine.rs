@@ -37,9 +37,9 @@ fn server(uid: &str) -> Option<String> {
 }
 
 /// Freezes the Kubernetes node of a pod.
-pub async fn freeze_node_of(pod: &Pod) -> Frozen {
-    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).expect("a pod on a Kubernetes node");
-    let number = node.trim_start_matches(|c: char| !c.is_ascii_digit()).to_owned();
+pub async fn freeze_machine_of(pod: &Pod) -> Frozen {
+    let name = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).expect("a pod on a Kubernetes node");
+    let number = name.trim_start_matches(|c: char| !c.is_ascii_digit()).to_owned();
     output(CLUSTER, &["freeze", &number]).await.expect("frozen");
     Frozen { number }
 }
@@ -53,7 +53,7 @@ impl Frozen {
 
 impl Drop for Frozen {
     fn drop(&mut self) {
-        // Also after a panic: the other scenarios need the node. Thawing twice does no harm.
+        // Also after a panic: the other scenarios need it. Thawing twice does no harm.
         let _ = std::process::Command::new(CLUSTER).args(["thaw", &self.number]).output();
     }
 }
