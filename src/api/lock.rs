@@ -104,7 +104,7 @@ const RENEW_EVERY: &str = "(has(self.renewEvery) ? self.renewEvery : '100ms')";
     &format!("duration({RENEW_EVERY}) + duration({RENEW_EVERY}) <= duration({TTL})"))
     .message("renewEvery must be at most half of ttl (30s by default), so that one failed renewal does not lose the lock").field_path(".renewEvery"))]
 #[x_kube(validation = rules::durations(&[RENEW_EVERY, TTL],
-    &format!("!has(self.renewEvery) || duration({RENEW_EVERY}) >= duration(string(duration({TTL}).getSeconds() * 10) + 'ms')"))
+    &format!("!has(self.renewEvery) || {}", rules::a_hundred_times("duration(self.renewEvery)", &format!("duration({TTL})"))))
     .message("renewEvery must be at least a hundredth of ttl (30s by default): more renewals are only load").field_path(".renewEvery"))]
 pub struct LeaseSpec {
     /// Time to live of the lock on each master, 1s to 24h and at most the cluster's maxTTL; default 30s. If nobody renews the

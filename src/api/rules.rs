@@ -34,6 +34,12 @@ pub(super) fn durations(texts: &[&str], rule: &str) -> Rule {
     Rule::new(malformed.chain([format!("({rule})")]).collect::<Vec<_>>().join(" || "))
 }
 
+/// Whether a hundred times the duration `of` is at least the duration `least` (expressions). Without a number as text, whose length
+/// the API server could not bound.
+pub(super) fn a_hundred_times(of: &str, least: &str) -> String {
+    format!("[{of}].all(a, [a + a + a + a + a].all(b, [b + b + b + b + b].all(c, c + c + c + c >= {least})))")
+}
+
 /// A field of which the whole text matches `pattern`.
 pub(super) fn pattern(pattern: &str, message: &str) -> Rule {
     Rule::new(format!("self.matches('{pattern}')")).message(message)

@@ -157,14 +157,11 @@ async fn sweep(reconciler: &Reconciler, named: &mut UnboundedReceiver<(Option<St
         for (namespace, name) in std::mem::take(&mut left) {
             // The watch may be behind.
             let swept = async {
-                match ctx.api.get::<RedisLockCluster>(&namespace, &name).await? {
-                    Some(_) => Ok(()),
-                    None => {
-                        let gone = ClusterObjectRef::new(&name).within(&namespace);
-                        let key = reconciler.memories.root_key_of(&gone).await;
-                        retire(ctx, (&namespace, &name), None, key.as_ref()).await
-                    }
+                if ctx.api.get::<RedisLockCluster>(&namespace, &name).await?.is_some() {
+                    return Ok(());
                 }
+                let key = reconciler.memories.root_key_of(&ClusterObjectRef::new(&name).within(&namespace)).await;
+                retire(ctx, (&namespace, &name), None, key.as_ref()).await
             };
             if let Err(error) = swept.await {
                 tell_sweep(&error);

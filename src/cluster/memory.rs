@@ -50,7 +50,10 @@ struct FailedStarts {
 
 /// The memories of all clusters, by the UID of the cluster.
 #[derive(Debug, Default)]
-pub(crate) struct Memories(std::sync::Mutex<HashMap<String, (ClusterObjectRef, Arc<Mutex<Memory>>)>>);
+pub(crate) struct Memories(std::sync::Mutex<HashMap<String, OfCluster>>);
+
+/// The memory of a cluster, and which that is.
+type OfCluster = (ClusterObjectRef, Arc<Mutex<Memory>>);
 
 // === impl Memory ===
 
@@ -178,6 +181,8 @@ impl Memories {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::fixtures;
+    use crate::operator::watch::Watches;
 
     #[tokio::test(start_paused = true)]
     async fn a_master_that_waits_is_known_since_its_record_was_first_seen() {
@@ -212,5 +217,22 @@ mod tests {
         }
         memory.note_failed_start("votes-0", Some("pod-2"));
         assert_eq!(memory.backoff("votes-0"), Some(Duration::from_secs(4)));
+    }
+
+    #[tokio::test]
+    async fn the_root_key_of_a_cluster_that_is_gone_is_known_by_its_name_as_long_as_one_had_that() {
+        let (watches, mut feeds) = Watches::new();
+        feeds.clusters.list([]);
+        let (memories, first) = (Memories::default(), fixtures::cluster(3));
+        let gone = reference_to(&first);
+        assert_eq!(memories.root_key_of(&gone).await, None);
+        let key = RootKey::generate();
+        memories.of(&first, &watches.clusters).lock().await.note_root_key(&key, true);
+        assert_eq!(memories.root_key_of(&gone).await, Some(key));
+        assert_eq!(memories.root_key_of(&ClusterObjectRef::new("votes").within("billing")).await, None);
+        let mut second = fixtures::cluster(3);
+        second.metadata.uid = Some("another".to_owned());
+        memories.of(&second, &watches.clusters);
+        assert_eq!(memories.root_key_of(&gone).await, None, "the memory of the first is dropped");
     }
 }
