@@ -230,6 +230,8 @@ impl Reconciler {
         let mut memory = memory.lock().await;
         memory.note_stuck(self.monitors.stuck(cached));
 
+        memory.note_waiting(recorded(cached));
+
         // Look up (IO): the objects, and what the servers say of themselves.
         let (mut snapshot, admins) = match look_up(ctx, cached, &memory).await? {
             Found::Nothing => return Ok(Action::await_change()),

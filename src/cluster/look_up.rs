@@ -14,7 +14,7 @@ use super::memory::Memory;
 use super::observed::{
     ClientNamespace, Existing, ObservedMachine, ObservedMaster, ObservedPod, ObservedServer, Snapshot, Stage,
 };
-use super::server::clock::{ClockFault, disagreeing};
+use super::server::clock::{ClockFault, disagreeing, is_operator_wrong};
 use super::server::{Admin, AdminError};
 use super::tombstones::{self, Former};
 use crate::api::RedisLockCluster;
@@ -64,6 +64,17 @@ pub(crate) async fn look_up(ctx: &Context, cached: &RedisLockCluster, memory: &M
         let stuck = pod.ours().and_then(|pod| memory.stuck(&pod.uid));
         (server.or_stuck(stuck), admin)
     }));
+    let ahead = servers.iter().filter_map(|(server, _)| match server {
+        ObservedServer::Up(facts) => Some(facts.clock.ahead()),
+        _ => None,
+    });
+    let ahead: Vec<_> = ahead.collect();
+    let is_clock_wrong = is_operator_wrong(&ahead);
+    if is_clock_wrong {
+        tracing::warn!(
+            "the operator's clock differs from that of most masters: delays count from when it knows of them"
+        );
+    }
     let rows = cluster.status.as_ref().map(|status| status.masters.as_slice()).unwrap_or_default();
     // A new cluster begins with what one of its name has left.
     let former = if rows.is_empty() { tombstones::of(ctx, &namespace, &name, now()).await? } else { Former::default() };
@@ -89,7 +100,8 @@ pub(crate) async fn look_up(ctx: &Context, cached: &RedisLockCluster, memory: &M
             service,
             pod,
             server,
-            since_gone: memory.since_gone(&name),
+            // A process that did not see it go has only the recorded time. Where its own clock is wrong, it waits from when it read it.
+            since_gone: memory.since_gone(&name).or_else(|| memory.since_waiting(&name).filter(|_| is_clock_wrong)),
             backoff: memory.backoff(&name),
             name,
         });

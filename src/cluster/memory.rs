@@ -25,6 +25,8 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(120);
 pub(crate) struct Memory {
     /// When this process last saw a master gone, by its monotonic clock.
     gone: HashMap<String, Instant>,
+    /// Since when this process has known that a master waits for the end of its delay, by its monotonic clock.
+    waiting: HashMap<String, Instant>,
     /// Pods that could not be created, or ended before their servers were armed, in a row: by master.
     failed_starts: HashMap<String, FailedStarts>,
     /// The users that this process has set, by master: on which server process (its `run_id`), and for which clients.
@@ -59,6 +61,19 @@ impl Memory {
     /// Time since this process last saw the master gone; `None` if it did not.
     pub(crate) fn since_gone(&self, master: &str) -> Option<Duration> {
         self.gone.get(master).map(Instant::elapsed)
+    }
+
+    /// Time since this process has known that the master waits for the end of its delay; `None` if it does not.
+    pub(crate) fn since_waiting(&self, master: &str) -> Option<Duration> {
+        self.waiting.get(master).map(Instant::elapsed)
+    }
+
+    /// The records show which masters wait for the end of their delay.
+    pub(crate) fn note_waiting(&mut self, rows: &[MasterStatus]) {
+        let waits = |row: &&MasterStatus| row.restart_not_before.is_some();
+        let before = std::mem::take(&mut self.waiting);
+        let since = |row: &MasterStatus| before.get(&row.name).copied().unwrap_or_else(Instant::now);
+        self.waiting = rows.iter().filter(waits).map(|row| (row.name.clone(), since(row))).collect();
     }
 
     /// The master is gone, as of now.
@@ -168,6 +183,19 @@ mod tests {
     use super::*;
     use crate::cluster::fixtures;
     use crate::operator::watch::Watches;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_master_that_waits_is_known_since_its_record_was_first_seen() {
+        let mut memory = Memory::default();
+        let rows = [crate::cluster::fixtures::quarantined()];
+        for passed in [0, 3, 6] {
+            memory.note_waiting(&rows);
+            assert_eq!(memory.since_waiting("votes-0"), Some(Duration::from_secs(passed)));
+            tokio::time::advance(Duration::from_secs(3)).await;
+        }
+        memory.note_waiting(&[crate::cluster::fixtures::armed()]);
+        assert_eq!(memory.since_waiting("votes-0"), None);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_pod_that_fails_to_start_is_created_again_ever_more_rarely_until_the_master_is_armed() {

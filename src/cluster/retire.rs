@@ -48,6 +48,9 @@ pub(crate) async fn retire(
 ) -> Result<(), Error> {
     let labels = format!("{},{}={name}", names::MASTER_SELECTOR, names::CLUSTER_LABEL);
     let pods = ctx.api.list::<Pod>(namespace, &labels).await?;
+    if cluster.is_none() && pods.is_empty() {
+        return Ok(());
+    }
     let secret = ctx.api.get::<Secret>(namespace, &names::auth_secret(name)).await?;
     let key = secret.filter(|secret| names::labels_name(secret.labels(), name));
     let key = key.and_then(|secret| RootKey::from_secret(&secret).ok()).or_else(|| remembered.cloned());

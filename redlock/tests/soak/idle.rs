@@ -1,7 +1,7 @@
 //! How long a free lock stays free while somebody waits for it and a majority of masters can vote.
 //!
 //! Idle time counts while all of this is so, without a break: nobody claims the lock; at least one contender waits for it
-//! whose process runs; a majority of masters is armed, reachable and not stopped; and no lease that nobody could release
+//! whose process runs; a majority of masters is armed, reachable and not stopped, for as long as clients need to connect again; and no lease that nobody could release
 //! keeps the lock on so many of them that no majority is left. Such a lease is that of a process that was killed or
 //! stopped, also in the middle of an attempt, until its TTL is over, and that of a holder that has abandoned it. What the
 //! masters have is read from them. A lease whose release the
@@ -24,9 +24,11 @@ const UNDER_WAY: Duration = Duration::from_millis(300);
 pub const LONGEST: Duration = Duration::from_secs(1);
 /// Scheduling that does not show in the timer: several processes have to run one after the other for a grant.
 const SCHEDULING: Duration = Duration::from_millis(150);
-/// A client of a master that was away connects again within this time: 1 s between its attempts, 1 s for one of them; 4 s
-/// between them where its calls were not answered.
-const RECONNECT: Duration = Duration::from_secs(5);
+/// Clients of a master that was away have connected again after about as long as it was away, since their pauses double, and
+/// after this at most: 4 s between two attempts, 1 s for one of them.
+const LONGEST_RECONNECT: Duration = Duration::from_secs(5);
+/// What a reconnect takes in any case.
+const SHORTEST_RECONNECT: Duration = Duration::from_millis(300);
 
 /// A stretch of idle time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,8 +49,6 @@ pub enum Cause {
     KeysReleased,
     /// Masters have keys of attempts that were not granted, or not yet: too few of them are left for a majority.
     KeysOfAttempts,
-    /// A majority is there only with masters that have come back within 5 s: contenders still have to reconnect.
-    JustBack,
     /// A majority is there and has no key of the lock, and the contenders do not try.
     NotTried,
 }
@@ -74,9 +74,9 @@ pub fn idle_times(entries: &[Entry], claims: &[Claim], lock: usize, masters: usi
         steps.entry(claim.from).or_default().push(Step::Claimed);
         steps.entry(claim.to).or_default().push(Step::Free);
     }
-    // Moments at which a lease is over by itself.
-    for over in world.ends() {
-        steps.entry(over).or_default();
+    // Moments at which a lease is over by itself, or all clients are connected to a master again.
+    for moment in world.ends().into_iter().chain(reconnects(entries)) {
+        steps.entry(moment).or_default();
     }
     let (mut found, mut open, mut end) = (Vec::new(), None::<Open>, None);
     for (at, steps) in steps {
@@ -100,6 +100,24 @@ pub fn idle_times(entries: &[Entry], claims: &[Claim], lock: usize, masters: usi
     }
     found.extend(open.zip(end).map(|(open, at)| open.ended(lock, at)));
     found.retain(|idle| !idle.length().is_zero());
+    found
+}
+
+/// When all clients are connected again to a master that was away since `down`, if it was, and is back at `up`.
+fn connected(down: Option<Stamp>, up: Stamp) -> Stamp {
+    down.map_or(up, |down| up + (up - down).clamp(SHORTEST_RECONNECT, LONGEST_RECONNECT))
+}
+
+/// All such moments.
+fn reconnects(entries: &[Entry]) -> Vec<Stamp> {
+    let (mut down, mut found) = (HashMap::new(), Vec::new());
+    for Entry { at, event } in entries {
+        match event {
+            Event::Down(master, _) => drop(down.insert(*master, *at)),
+            Event::Up(master) => found.push(connected(down.get(master).copied(), *at)),
+            _ => {}
+        }
+    }
     found
 }
 
@@ -137,8 +155,10 @@ struct World {
     claims: usize,
     waiting: HashSet<Contender>,
     halted: HashSet<Contender>,
-    /// For each master: since when it can vote; `None` if it cannot.
+    /// For each master: from when on all clients are connected to it; `None` if it cannot vote.
     up: Vec<Option<Stamp>>,
+    /// When each master went away.
+    down: Vec<Option<Stamp>>,
     seen: Vec<Option<String>>,
     granted: HashSet<String>,
     released: HashSet<String>,
@@ -180,6 +200,7 @@ impl World {
             waiting: HashSet::new(),
             halted: HashSet::new(),
             up: vec![None; masters],
+            down: vec![None; masters],
             seen: vec![None; masters],
             granted: HashSet::new(),
             released: HashSet::new(),
@@ -198,8 +219,8 @@ impl World {
             Event::Halted(by, _) => drop(self.halted.insert(*by)),
             Event::Continued(by) => drop(self.halted.remove(by)),
             Event::Dead(by) => drop(self.waiting.remove(by)),
-            Event::Down(master, _) => self.up[*master] = None,
-            Event::Up(master) => self.up[*master] = Some(at),
+            Event::Down(master, _) => (self.up[*master], self.down[*master]) = (None, Some(at)),
+            Event::Up(master) => self.up[*master] = Some(connected(self.down[*master], at)),
             Event::Seen { master, lock, owner } if *lock == self.lock => self.seen[*master].clone_from(owner),
             Event::Reported(by, report) if report.lock == self.lock => match &report.what {
                 Said::Waits => drop(self.waiting.insert(*by)),
@@ -217,10 +238,15 @@ impl World {
 
     fn idles(&self, now: Stamp) -> bool {
         let someone_waits = self.waiting.iter().any(|by| !self.halted.contains(by));
-        let up: Vec<_> = (0..self.up.len()).filter(|&master| self.up[master].is_some()).collect();
+        let up: Vec<_> = self.up(now);
         let is_kept = |master: &&usize| self.seen[**master].as_ref().is_some_and(|owner| self.is_kept(owner, now));
         let kept = up.iter().filter(is_kept).count();
         self.claims == 0 && someone_waits && up.len() - kept >= self.quorum
+    }
+
+    /// The masters that all clients are connected to.
+    fn up(&self, now: Stamp) -> Vec<usize> {
+        (0..self.up.len()).filter(|&master| self.up[master].is_some_and(|since| since <= now)).collect()
     }
 
     /// Whether this owner's lease is one that nobody could release.
@@ -234,14 +260,11 @@ impl World {
     }
 
     fn cause(&self, now: Stamp) -> Cause {
-        let up: Vec<_> = (0..self.up.len()).filter(|&master| self.up[master].is_some()).collect();
+        let up: Vec<_> = self.up(now);
         let free = up.iter().filter(|&&master| self.seen[master].is_none()).count();
-        let long = up.iter().filter(|&&master| self.up[master].is_some_and(|since| now - since >= RECONNECT)).count();
         let mut owners = up.iter().filter_map(|&master| self.seen[master].as_ref());
         if free < self.quorum {
             if owners.any(|owner| self.granted.contains(owner)) { Cause::KeysReleased } else { Cause::KeysOfAttempts }
-        } else if long < self.quorum {
-            Cause::JustBack
         } else {
             Cause::NotTried
         }

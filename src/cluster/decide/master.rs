@@ -5,8 +5,9 @@
 //! 1. A pod is created only for a master that was never armed, or when the restart delay has passed since the former server was
 //!    gone for certain ([`MasterPlan::ended`], [`proof_of_end`]). That the master is being started is recorded before its first pod
 //!    is created. The delay counts by the wall clock from the recorded time, so that it survives a restart of the operator. Within
-//!    one operator process it counts by the monotonic clock as well, so that a wall clock that jumps cannot shorten it. Assumption:
-//!    the clocks of the Kubernetes nodes on which the operator runs agree to within the restart delay less maxTTL.
+//!    one operator process it counts by the monotonic clock as well, so that a wall clock that jumps cannot shorten it; where its clock differs from that of most masters, from when it
+//!    learns of the delay. Assumption: otherwise the clocks of the Kubernetes nodes on which the operator runs agree to within the
+//!    restart delay less maxTTL.
 //! 2. "No object" proves nothing. A pod has a finalizer before its server is armed, which is removed only after its end was
 //!    recorded. [`MasterState::Quarantined`] is recorded only for a server that is gone for certain: its kubelet reported that the
 //!    container has ended, or the control plane declared the pod dead, or, where the object vanished all the same, its machine has

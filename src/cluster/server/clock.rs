@@ -105,6 +105,11 @@ pub(crate) fn disagreeing(ahead: &[SignedDuration]) -> Vec<bool> {
     ahead.iter().map(disagrees).collect()
 }
 
+/// Whether the operator's own time of day differs from that of most servers, given how far each is ahead of it.
+pub(crate) fn is_operator_wrong(ahead: &[SignedDuration]) -> bool {
+    2 * ahead.iter().filter(|ahead| ahead.unsigned_abs() > MAX_CLOCK_DIFFERENCE).count() > ahead.len()
+}
+
 impl fmt::Display for ClockFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ClockFault: ")?;
@@ -171,5 +176,21 @@ mod tests {
         assert_eq!(seconds(&[3600]), [true], "nobody else tells which is right");
         assert_eq!(seconds(&[3600, 3600]), [false; 2]);
         assert_eq!(seconds(&[]), [false; 0]);
+    }
+
+    #[test]
+    fn the_operator_is_wrong_where_most_servers_say_another_time() {
+        let seconds = |all: &[i64]| all.iter().map(|&ahead| SignedDuration::from_secs(ahead)).collect::<Vec<_>>();
+        for (ahead, is_wrong) in [
+            (&[][..], false),
+            (&[5], false),
+            (&[6], true),
+            (&[0, 3600], false),
+            (&[0, -3600, -3600], true),
+            (&[3600, 0, -3600], true),
+            (&[0, 1, -2, 3600, 3600], false),
+        ] {
+            assert_eq!(is_operator_wrong(&seconds(ahead)), is_wrong, "{ahead:?}");
+        }
     }
 }
