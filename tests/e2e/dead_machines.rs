@@ -52,12 +52,12 @@ async fn back(env: &Env, old: &Pod, row: &MasterStatus) -> Pod {
 }
 
 async fn until_ready(env: &Env, name: &str, ready: &str) {
-    let machines = Api::all(env.client.clone());
-    let is = |machine: &Node| {
+    let machines = Api::<Node>::all(env.client.clone());
+    let found = wait::until_within(GIVEN_UP, &machines, name, |machine| {
         let conditions = machine.status.iter().flat_map(|status| status.conditions.iter().flatten());
         conditions.filter(|condition| condition.type_ == "Ready").any(|condition| condition.status == ready)
-    };
-    wait::until_within(GIVEN_UP, &machines, name, is).await.unwrap_or_else(|last| panic!("not {ready}: {last}"));
+    });
+    found.await.unwrap_or_else(|last| panic!("not {ready}: {last}"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

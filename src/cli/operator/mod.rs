@@ -1,11 +1,12 @@
 //! `redlock operator`: starts all parts, supervises them, and ends them.
 //!
 //! # Layout
-//! - [`mod@preflight`]: whether the API server permits what the operator needs
+//! - [`mod@preflight`]: whether the API server has and permits what the operator needs; [`permissions`]: which those are
 //! - [`supervisor`]: no part ends unnoticed
 //! - [`http`]: the probes and metrics
 
 mod http;
+mod permissions;
 mod preflight;
 mod supervisor;
 
