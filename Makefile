@@ -44,6 +44,10 @@ interop: ## The engine beside other RedLock libraries: redsync, node-redlock (TE
 e2e: ## Tests on a real Kubernetes (TEST=name: only those; KEEP=1: leave the cluster up)
 	@hack/e2e.sh $(TEST)
 
+.PHONY: e2e-full
+e2e-full: ## The same, with the tests in which Kubernetes gives a dead machine up (a minute each)
+	@E2E_FULL=1 hack/e2e.sh $(TEST)
+
 .PHONY: lint
 lint: ## Format, clippy, rustdoc, words, shellcheck, helm lint, cargo deny
 	@hack/lint.sh

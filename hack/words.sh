@@ -33,10 +33,10 @@ allowed() {
   cat <<'EOF'
 Kubernetes nodes?
 "[Nn]ode" means a Kubernetes node
-kubectl (get|delete|describe|cordon|drain|uncordon) nodes?\b
+kubectl (get|delete|describe|cordon|drain|uncordon|taint) nodes?\b|"(delete|taint)", "nodes?"
 node(Selector|Affinity|Name|Port)\b|node_(selector|affinity|name|port)\b
 (?:set_)?nodelay
-v1::\{?[\w, ]*\bNode\b|[<&]Node>|\bget_kubernetes_node\b|\bkubernetes_node\b|node_?[iI]nfo|node\.kubernetes\.io|nodeshutdown|resources: \[nodes\]
+v1::\{?[\w, ]*\bNode\b|[<&]Node>|\bget_kubernetes_node\b|\bkubernetes_node\b|node_?[iI]nfo|node\.kubernetes\.io|nodeshutdown|resources: \[nodes\]|"nodes", "customresourcedefinitions"
 node-redlock
 Node\.js|nodejs(:node)?|node_modules
 "node": ">=|'node:\w+'|Command::new\("node"\)|node --version

@@ -10,9 +10,11 @@
 
 #![expect(clippy::doc_markdown, reason = "the comments on options are their help, in which marks are noise")]
 
+mod cleanup;
 mod crds;
 mod log;
 mod operator;
+mod signals;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -55,6 +57,8 @@ enum Command {
     Operator(OperatorArgs),
     /// Run as a sidecar that elects a leader among pods.
     Agent(AgentArgs),
+    /// Take off the finalizers that an uninstalled operator has left, so that its objects can be deleted.
+    Cleanup(CleanupArgs),
     /// Print the CustomResourceDefinitions as YAML.
     Crds(CrdsArgs),
 }
@@ -105,6 +109,24 @@ struct AgentArgs {
 }
 
 #[derive(Debug, Args)]
+struct CleanupArgs {
+    /// Namespace of the operator and its Lease [default: the kubeconfig's]
+    #[arg(long, env = "POD_NAMESPACE")]
+    namespace: Option<String>,
+    /// Print what would be done, and change nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// How long to wait until the operator that holds the Lease has released it, or has not renewed it for 15s.
+    #[arg(long, default_value = "60s", value_parser = duration::parse)]
+    wait: Duration,
+    /// Do not take the Lease. For when surely no operator runs, and its Lease or namespace was deleted.
+    #[arg(long)]
+    without_lease: bool,
+    #[command(flatten)]
+    log: log::LogArgs,
+}
+
+#[derive(Debug, Args)]
 struct CrdsArgs {
     /// Write each to a file in this directory instead.
     #[arg(long, value_name = "DIR")]
@@ -135,6 +157,12 @@ impl Command {
                 log.init();
                 let options = operator::Options { redis_image, listen, namespace, pod_name, pod_uid };
                 finish(block_on(operator::run(options)), |_| FAILED)
+            }
+            Self::Cleanup(args) => {
+                let CleanupArgs { namespace, dry_run, wait, without_lease, log } = args;
+                log.init();
+                let options = cleanup::Options { namespace, dry_run, wait, without_lease };
+                finish(block_on(cleanup::run(options)), |_| FAILED)
             }
             Self::Agent(args) => {
                 let AgentArgs { lock, identity, ttl, renew_every, secret_dir, listen, log } = args;

@@ -34,3 +34,4 @@ mod status;
 mod tombstones;
 
 pub(crate) use controller::run;
+pub(crate) use tombstones::note_unobserved;

@@ -12,21 +12,25 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::CustomResourceExt as _;
 use kube::ResourceExt as _;
+use serde_json::json;
 
 use super::decide::master::later;
 use crate::api::RedisLockCluster;
 use crate::api::cluster::{MasterState, MasterStatus};
 use crate::contract::names::{self, TOMBSTONES};
 use crate::operator::Context;
-use crate::operator::api_server::{Category, Error};
+use crate::operator::api_server::{ApiServer, Category, Error};
 
 /// A store that is made later than this after the definition of the kind was created is one that was lost: clusters may have been
 /// deleted before.
 const FRESH: Duration = Duration::from_secs(600);
 /// How long a tombstone is kept after its last delay is over.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
-/// Annotation of the store: when it was made in place of one that was lost.
+/// Annotation of the store: when it was made in place of one that was lost, or found to lack tombstones.
 const LOST_AT: &str = "redlock.dev/lost-at";
+
+/// Annotation of the store: since when clusters can be deleted without a tombstone, because the finalizers were taken off.
+const UNOBSERVED_SINCE: &str = "redlock.dev/unobserved-since";
 
 /// What is known of former clusters of a name.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -59,10 +63,33 @@ impl Former {
     }
 }
 
-/// Makes the store, if there is none.
+/// Notes in the store, if there is one, that clusters can be deleted from now on without a tombstone.
+pub(crate) async fn note_unobserved(api: &ApiServer, namespace: &str, now: Timestamp) -> Result<(), Error> {
+    let Some(store) = api.get_metadata::<ConfigMap>(namespace, TOMBSTONES).await? else { return Ok(()) };
+    let mut operations = Vec::new();
+    if store.metadata.annotations.is_none() {
+        operations.push(json!({"op": "add", "path": "/metadata/annotations", "value": {}}));
+    }
+    operations.push(json!({"op": "add", "path": path_of(UNOBSERVED_SINCE), "value": now.to_string()}));
+    let uid = store.metadata.uid.unwrap_or_default();
+    api.patch_metadata::<ConfigMap>(namespace, TOMBSTONES, &uid, &operations).await
+}
+
+/// Makes the store, if there is none. One in which tombstones may be missing counts as lost.
 pub(crate) async fn ensure_store(ctx: &Context, now: Timestamp) -> Result<ConfigMap, Error> {
     if let Some(store) = ctx.api.get::<ConfigMap>(&ctx.namespace, TOMBSTONES).await? {
-        return Ok(store);
+        if !store.annotations().contains_key(UNOBSERVED_SINCE) {
+            return Ok(store);
+        }
+        tracing::warn!(
+            "no operator has seen which clusters were deleted: new clusters wait for one restart delay from now"
+        );
+        let lost = json!({"op": "add", "path": path_of(LOST_AT), "value": now.to_string()});
+        let noticed = json!({"op": "remove", "path": path_of(UNOBSERVED_SINCE)});
+        let uid = store.uid().unwrap_or_default();
+        ctx.api.patch_metadata::<ConfigMap>(&ctx.namespace, TOMBSTONES, &uid, &[lost, noticed]).await?;
+        let store = ctx.api.get::<ConfigMap>(&ctx.namespace, TOMBSTONES).await?;
+        return store.ok_or(Error::Internal("a store that was just written can be read"));
     }
     let definition = match ctx.api.get_definition(RedisLockCluster::crd_name()).await {
         // Who may not read it cannot tell that no cluster was deleted before.
@@ -142,6 +169,11 @@ fn is_over(text: &str, now: Timestamp) -> bool {
     })
 }
 
+/// The path of an annotation in a JSON patch.
+fn path_of(annotation: &str) -> String {
+    format!("/metadata/annotations/{}", annotation.replace('/', "~1"))
+}
+
 /// The key of a cluster's tombstone in the store. A namespace has no dot, so no two clusters share one.
 fn key(namespace: &str, name: &str) -> String {
     format!("{namespace}.{name}")
@@ -158,8 +190,68 @@ fn metadata(ctx: &Context) -> ObjectMeta {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use http::{Method, Request, Response};
+    use kube::Client;
+    use kube::client::Body;
+    use serde_json::Value;
+
     use super::*;
     use crate::cluster::fixtures::{DELAY, at, quarantined, row};
+    use crate::operator::leadership::Leadership;
+
+    /// A context whose API server has this store, and does what a patch says.
+    fn context(store: Value) -> (Context, Arc<Mutex<Value>>) {
+        let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+        let store = Arc::new(Mutex::new(store));
+        let shown = Arc::clone(&store);
+        tokio::spawn(async move {
+            while let Some((request, send)) = handle.next_request().await {
+                let (parts, body) = request.into_parts();
+                let body = body.collect_bytes().await.unwrap();
+                if parts.method == Method::PATCH {
+                    let operations: Vec<Value> = serde_json::from_slice(&body).unwrap();
+                    let store = &mut shown.lock().unwrap()["metadata"];
+                    for operation in operations {
+                        let path = operation["path"].as_str().unwrap().trim_start_matches("/metadata/");
+                        let annotation = path.trim_start_matches("annotations/").replace("~1", "/");
+                        match (operation["op"].as_str().unwrap(), path) {
+                            ("add", "annotations") => store["annotations"] = json!({}),
+                            ("add", _) => store["annotations"][annotation] = operation["value"].clone(),
+                            ("remove", _) => drop(store["annotations"].as_object_mut().unwrap().remove(&annotation)),
+                            _ => assert_eq!((path, &operation["value"]), ("uid", &store["uid"])),
+                        }
+                    }
+                }
+                let text = shown.lock().unwrap().to_string();
+                send.send_response(Response::new(Body::from(text.into_bytes())));
+            }
+        });
+        (Context::for_tests(Client::new(service, "redlock-system"), Leadership::always()).0, store)
+    }
+
+    #[tokio::test]
+    async fn after_a_time_in_which_nobody_saw_what_was_deleted_each_new_cluster_waits() {
+        let tombstone = serde_json::to_string(&[quarantined()]).unwrap();
+        let (ctx, store) = context(json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": TOMBSTONES, "uid": "store"},
+            "data": {"keys.votes": tombstone},
+        }));
+        note_unobserved(&ctx.api, &ctx.namespace, at(0)).await.unwrap();
+        assert_eq!(store.lock().unwrap()["metadata"]["annotations"][UNOBSERVED_SINCE], at(0).to_string());
+        // The operator is there again: from now on it sees every deletion.
+        let other = of(&ctx, "keys", "other", at(5000)).await.unwrap();
+        assert_eq!(other, Former { rows: Vec::new(), lost_at: Some(at(5000)) });
+        let known = of(&ctx, "keys", "votes", at(5001)).await.unwrap();
+        assert_eq!(
+            known,
+            Former { rows: vec![quarantined()], lost_at: Some(at(5000)) },
+            "no tombstone is lost by that"
+        );
+    }
 
     #[test]
     fn a_cluster_begins_with_the_records_of_the_former_one() {

@@ -27,6 +27,10 @@ pub(crate) const RESTART_DELAY_ANNOTATION: &str = "redlock.dev/restart-delay";
 pub(crate) const MASTER_FINALIZER: &str = "redlock.dev/master";
 /// Finalizer of a cluster: its object stays until its masters have lost their votes, or have a tombstone.
 pub(crate) const CLUSTER_FINALIZER: &str = "redlock.dev/retirement";
+/// Finalizer of a lock: its object stays until what it holds was released, or has ended.
+pub(crate) const LOCK_FINALIZER: &str = "redlock.dev/release";
+/// The `Lease` by which one of several operators decides, in the operator's namespace.
+pub(crate) const LEASE: &str = "redlock-operator";
 /// Annotation of a cluster, by which an administrator vouches that the servers of these pods (their uids, separated by commas or
 /// spaces) have ended.
 pub(crate) const GONE_ANNOTATION: &str = "redlock.dev/gone";

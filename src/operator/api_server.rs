@@ -8,7 +8,7 @@ use std::time::Duration;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, ListParams, ObjectList, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::{PartialObjectMeta, Status};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
@@ -207,6 +207,14 @@ impl ApiServer {
     pub(crate) async fn list<K: Object>(&self, namespace: &str, labels: &str) -> Result<Vec<K>, Error> {
         let params = ListParams::default().labels(labels);
         Ok(send("list", format!("{} objects", K::kind(&())), self.api::<K>(namespace).list(&params)).await?.items)
+    }
+
+    /// A page of the metadata of the objects of all namespaces. Nothing else of them is read.
+    pub(crate) async fn list_metadata<K: Object>(
+        &self,
+        page: &ListParams,
+    ) -> Result<ObjectList<PartialObjectMeta<K>>, Error> {
+        send("list", format!("{} objects", K::kind(&())), Api::<K>::all(self.client.clone()).list_metadata(page)).await
     }
 
     /// Creates the object. Fails with [`Category::Conflict`] if one of its name exists, whoever's it is.

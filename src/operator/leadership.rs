@@ -23,8 +23,7 @@ impl Leadership {
         Self { term }
     }
 
-    /// A leadership that never ends, for tests.
-    #[cfg(test)]
+    /// A leadership that never ends: where there is no operator for certain, and in tests.
     #[must_use]
     pub(crate) fn always() -> Self {
         const FAR: std::time::Duration = std::time::Duration::from_secs(30 * 365 * 24 * 3600);

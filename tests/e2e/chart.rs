@@ -40,6 +40,8 @@ async fn a_mistyped_value_is_refused_and_named() {
         ("crds.enable=false", "enable"),
         ("serviceAccount.nam=x", "nam"),
         ("rbac.creat=false", "creat"),
+        ("cleanup.enable=false", "enable"),
+        ("cleanup.activeDeadlineSeconds=null", "activeDeadlineSeconds"),
         ("log.levle=debug", "levle"),
         ("log.format=xml", "format"),
         ("replicas=two", "replicas"),
@@ -57,7 +59,7 @@ async fn a_mistyped_value_is_refused_and_named() {
 async fn permissions_are_listed_one_by_one_and_secrets_are_neither_listed_nor_watched() {
     let objects = render(&[]).await.unwrap();
     let roles: Vec<_> = of_kind(&objects, "ClusterRole").into_iter().chain(of_kind(&objects, "Role")).collect();
-    assert_eq!(roles.len(), 2);
+    assert_eq!(roles.len(), 4, "of the operator, and of the hook after its uninstallation");
     for rule in roles.iter().flat_map(|role| role["rules"].as_array().unwrap()) {
         let all = ["apiGroups", "resources", "verbs"].map(|part| strings(&rule[part]));
         assert!(all.iter().all(|part| !part.is_empty() && !part.contains("*")), "{rule}");
@@ -92,6 +94,62 @@ async fn the_operator_runs_restricted_on_the_image_of_this_version() {
     assert_eq!(containers[0]["imagePullPolicy"], "IfNotPresent");
     let probes = ["livenessProbe", "readinessProbe"].map(|p| containers[0][p]["httpGet"]["path"].clone());
     assert_eq!(probes, ["/livez", "/readyz"]);
+}
+
+#[tokio::test]
+async fn the_hook_after_the_uninstallation_ends_in_time_runs_restricted_and_brings_what_it_needs() {
+    let objects = render(&["podLabels.team=x", "nodeSelector.disk=ssd"]).await.unwrap();
+    let job = of_kind(&objects, "Job")[0];
+    assert_eq!(job["metadata"]["namespace"], "elsewhere");
+    assert!(job["spec"]["activeDeadlineSeconds"].as_i64().unwrap() < 300, "Helm waits five minutes");
+    assert_eq!(job["spec"]["backoffLimit"], 1);
+    let pod = &job["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    assert_eq!(container["args"], json!(["cleanup", "--log-format=json", "--log-level=info"]));
+    let operator = operator(&objects);
+    assert_eq!(container["securityContext"], operator["containers"][0]["securityContext"]);
+    for same in ["securityContext", "nodeSelector"] {
+        assert_eq!(pod[same], operator[same], "{same}");
+    }
+    let labels = &job["spec"]["template"]["metadata"]["labels"];
+    assert_eq!(labels["team"], "x");
+    assert_ne!(labels["app.kubernetes.io/name"], "redlock-operator", "it is no pod of the operator's");
+
+    let is_hook = |object: &&Value| !object["metadata"]["annotations"]["helm.sh/hook"].is_null();
+    let hooks: Vec<_> = objects.iter().filter(is_hook).collect();
+    let weight = |object: &Value| -> i64 {
+        object["metadata"]["annotations"]["helm.sh/hook-weight"].as_str().unwrap().parse().unwrap()
+    };
+    let needed = ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
+    for kind in needed {
+        let hook = hooks.iter().find(|hook| hook["kind"] == kind).unwrap_or_else(|| panic!("no {kind}"));
+        let annotations = &hook["metadata"]["annotations"];
+        assert_eq!(annotations["helm.sh/hook"], "post-delete", "the operator's own is gone by then: {kind}");
+        assert_eq!(
+            annotations["helm.sh/hook-delete-policy"], "before-hook-creation,hook-succeeded,hook-failed",
+            "{kind}"
+        );
+        assert!(weight(hook) < weight(job), "{kind}");
+    }
+    assert_eq!(hooks.len(), needed.len() + 1);
+    let may: BTreeSet<_> = hooks
+        .iter()
+        .flat_map(|hook| hook["rules"].as_array().into_iter().flatten())
+        .flat_map(|rule| strings(&rule["verbs"]))
+        .collect();
+    assert_eq!(may, BTreeSet::from(["get", "list", "patch", "update"]), "it creates and deletes nothing");
+}
+
+#[tokio::test]
+async fn the_hook_can_be_left_out_or_get_a_service_account_and_is_none_without_permissions() {
+    for without in ["cleanup.enabled=false", "rbac.create=false"] {
+        let objects = render(&[without]).await.unwrap();
+        assert!(of_kind(&objects, "Job").is_empty(), "{without}");
+        assert!(of_kind(&objects, "ServiceAccount").len() == 1, "{without}: the operator's");
+    }
+    let objects = render(&["rbac.create=false", "cleanup.serviceAccount=mine"]).await.unwrap();
+    assert_eq!(of_kind(&objects, "Job")[0]["spec"]["template"]["spec"]["serviceAccountName"], "mine");
+    assert!(of_kind(&objects, "ClusterRole").is_empty());
 }
 
 #[tokio::test]

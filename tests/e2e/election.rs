@@ -69,7 +69,7 @@ async fn a_killed_leader_has_a_successor_within_ttl_plus_two_seconds_with_a_larg
         let leader = watch.claim(PODS, "a first leader", |_| true).await;
         let owner = shown_in_status(env, &leader).await;
         let next = kill_and_follow(env, &mut watch, &leader).await;
-        shown_in_status(env, &next).await;
+        assert_ne!(shown_in_status(env, &next).await, owner, "another grant");
         agent::assert_one_leader_at_a_time(&watch.finish());
     })
     .await;

@@ -12,6 +12,7 @@ mod harness;
 
 mod chart;
 mod crds;
+mod dead_machines;
 mod deletion;
 mod election;
 mod gone_masters;

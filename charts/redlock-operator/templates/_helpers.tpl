@@ -23,6 +23,21 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
+{{/* Labels of the hook after the uninstallation. Not those that select the operator's pods. */}}
+{{- define "redlock.cleanup.labels" -}}
+app.kubernetes.io/name: redlock-cleanup
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end -}}
+
+{{/* Annotations of what that hook needs, by its weight. Removed with the last of it, however that ends. */}}
+{{- define "redlock.cleanup.hook" -}}
+helm.sh/hook: post-delete
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded,hook-failed
+{{- end -}}
+
 {{- define "redlock.serviceAccount" -}}
 {{- if .Values.serviceAccount.create -}}
 {{- default (include "redlock.fullname" .) .Values.serviceAccount.name -}}

@@ -1,11 +1,12 @@
 //! `redlock operator`: starts all parts, supervises them, and ends them.
 //!
 //! # Layout
-//! - [`mod@preflight`]: whether the API server permits what the operator needs
+//! - [`mod@preflight`]: whether the API server has and permits what the operator needs; [`permissions`]: which those are
 //! - [`supervisor`]: no part ends unnoticed
 //! - [`http`]: the probes and metrics
 
 mod http;
+mod permissions;
 mod preflight;
 mod supervisor;
 
@@ -15,11 +16,12 @@ use std::time::Duration;
 use kube::runtime::events::{Recorder, Reporter};
 use kube::{Client, Config};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
+use super::signals::Signals;
+use crate::contract::names::LEASE;
 use crate::operator::Context;
 use crate::operator::api_server::ApiServer;
 use crate::operator::events::Events;
@@ -33,12 +35,10 @@ use crate::{cluster, lock};
 use http::{Sources, router};
 use supervisor::{Ended, Supervisor};
 
-/// Name of the Lease.
-const LEASE: &str = "redlock-operator";
 /// Name of this program in Events.
 const REPORTER: &str = "redlock-operator";
 /// Timeout of connecting to the API server.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time between two heartbeats of the supervisor.
 const BEAT: Duration = Duration::from_secs(1);
 /// Pause after a failed preflight check.
@@ -89,25 +89,6 @@ pub(super) enum Error {
     /// A part ended, which must not happen.
     #[error(transparent)]
     Ended(#[from] Ended),
-}
-
-/// SIGTERM and SIGINT.
-struct Signals {
-    term: Signal,
-    int: Signal,
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Self> {
-        Ok(Self { term: signal(SignalKind::terminate())?, int: signal(SignalKind::interrupt())? })
-    }
-
-    async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.term.recv() => "SIGTERM",
-            _ = self.int.recv() => "SIGINT",
-        }
-    }
 }
 
 /// The identity that contends for the Lease. Unique to the pod, also if a later pod has the same name.

@@ -12,10 +12,11 @@ use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
+use super::permissions;
 use crate::api::{DistributedLock, RedisLockCluster};
 
 /// Timeout of a request.
-const TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why the operator cannot start yet, and what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +37,9 @@ pub(super) enum Error {
         /// The message of the API server.
         message: String,
     },
+    /// Permissions are missing.
+    #[error("not permitted to {}: install the operator's roles (Helm: rbac.create=true)", .0.join(", "))]
+    Missing(Vec<String>),
     /// The API server does not answer, or its answer cannot be read.
     #[error("the API server cannot be asked about {what}: {source}")]
     Unreachable {
@@ -46,8 +50,12 @@ pub(super) enum Error {
     },
 }
 
-/// Reads one object of each kind that is watched, and the Lease.
+/// Asks for each permission, and reads one object of each kind that is watched, and the Lease.
 pub(super) async fn check(client: &Client, namespace: &str, lease: &str) -> Result<(), Error> {
+    let missing = permissions::missing(client, namespace).await?;
+    if !missing.is_empty() {
+        return Err(Error::Missing(missing));
+    }
     check_kind::<RedisLockCluster>(client).await?;
     check_kind::<DistributedLock>(client).await?;
     check_kind::<Namespace>(client).await?;
@@ -99,6 +107,12 @@ mod tests {
         tokio::spawn(async move {
             while let Some((request, send)) = handle.next_request().await {
                 let path = request.uri().path();
+                if path == permissions::PATH {
+                    let body = request.into_body().collect_bytes().await.unwrap();
+                    let answer = permissions::tests::answer(&body, |right| answer(right).is_none());
+                    send.send_response(Response::new(Body::from(answer.into_bytes())));
+                    continue;
+                }
                 let found = if path.contains("/leases/") {
                     r#"{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{}}"#
                 } else {
@@ -134,6 +148,17 @@ mod tests {
             error.to_string(),
             "the API server does not know distributedlocks.redlock.dev: install the CustomResourceDefinitions \
              (Helm: crds.enabled=true; otherwise kubectl apply -f crds/)"
+        );
+    }
+
+    #[tokio::test]
+    async fn every_missing_permission_is_named_at_once() {
+        let client = client(|asked| ["patch pods", "create configmaps"].contains(&asked).then_some((403, "Forbidden")));
+        let error = check(&client, "redlock", "redlock-operator").await.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "not permitted to patch pods in all namespaces, create configmaps in redlock: install the operator's roles (Helm: \
+             rbac.create=true)"
         );
     }
 

@@ -10,10 +10,8 @@ use super::identity::{identity, recorded_owner};
 use super::keeper::state::State;
 use super::look_up::Snapshot;
 use crate::api::{DistributedLock, RedisLockCluster};
+pub(crate) use crate::contract::names::LOCK_FINALIZER as FINALIZER;
 use crate::duration::format;
-
-/// The finalizer: a deleted lock stays until it is released.
-pub(crate) const FINALIZER: &str = "redlock.dev/release";
 
 /// What keeps a lock from being acquired or observed, by its cause: the spec has to change, or something is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -36,18 +36,54 @@ fn server(uid: &str) -> Option<String> {
     })
 }
 
+/// The name of a pod's Kubernetes node.
+pub fn machine_of(pod: &Pod) -> String {
+    pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).expect("a pod on a Kubernetes node")
+}
+
+/// The number of a pod's machine.
+fn number_of(pod: &Pod) -> String {
+    machine_of(pod).trim_start_matches(|c: char| !c.is_ascii_digit()).to_owned()
+}
+
 /// Freezes the Kubernetes node of a pod.
 pub async fn freeze_machine_of(pod: &Pod) -> Frozen {
-    let name = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).expect("a pod on a Kubernetes node");
-    let number = name.trim_start_matches(|c: char| !c.is_ascii_digit()).to_owned();
+    let number = number_of(pod);
     output(CLUSTER, &["freeze", &number]).await.expect("frozen");
     Frozen { number }
+}
+
+/// Cuts the power of a pod's machine, and starts it again.
+pub async fn restart_machine_of(pod: &Pod) {
+    let number = number_of(pod);
+    output(CLUSTER, &["kill", &number]).await.expect("killed");
+    output(CLUSTER, &["boot", &number]).await.expect("booted");
 }
 
 impl Frozen {
     /// Resumes it.
     pub async fn thaw(self) {
         output(CLUSTER, &["thaw", &self.number]).await.expect("thawed");
+    }
+
+    /// Has it restarted when this is dropped, also after a panic: a kubelet whose Kubernetes node was deleted does not register again.
+    pub fn restarted_at_the_end(self) -> Restarted {
+        let number = self.number.clone();
+        Restarted { number, _frozen: self }
+    }
+}
+
+/// A frozen Kubernetes node that is restarted when this is dropped.
+pub struct Restarted {
+    number: String,
+    _frozen: Frozen,
+}
+
+impl Drop for Restarted {
+    fn drop(&mut self) {
+        for command in ["kill", "boot"] {
+            let _ = std::process::Command::new(CLUSTER).args([command, &self.number]).output();
+        }
     }
 }
 

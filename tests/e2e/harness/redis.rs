@@ -10,6 +10,8 @@ use kube::Api;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, FromRedisValue, RedisConnectionInfo, cmd};
 use sha2::Sha256;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
 use super::{Env, forward};
@@ -55,6 +57,19 @@ impl Masters {
     pub async fn connect(&self, index: usize) -> Result<Connection, String> {
         let name = self.pod(index);
         let stream = forward::connect(&self.pods, &name, 6379).await?;
+        self.log_in(&name, stream).await
+    }
+
+    /// Connects to the server at an address, whatever became of its pod's object. On the local cluster only.
+    pub async fn connect_to(&self, ip: &str) -> Result<Connection, String> {
+        let stream = TcpStream::connect((ip, 6379)).await.map_err(|error| format!("{ip}: {error}"))?;
+        self.log_in(ip, stream).await
+    }
+
+    async fn log_in<S>(&self, name: &str, stream: S) -> Result<Connection, String>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
         let login = RedisConnectionInfo::default().set_username("operator").set_password(&self.password);
         let timeouts = AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(2)));
         let connecting = MultiplexedConnection::new_with_config(&login, stream, timeouts);
