@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, ContainerPort, EmptyDirVolumeSource, EnvVar, EnvVarSource, KeyToPath, ObjectFieldSelector,
+    Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, KeyToPath, ObjectFieldSelector,
     Pod, PodSecurityContext, PodSpec, Probe, SeccompProfile, SecretVolumeSource, SecurityContext, TCPSocketAction,
     TopologySpreadConstraint, Volume, VolumeMount,
 };
@@ -36,6 +36,8 @@ pub(crate) fn pod(cluster: &RedisLockCluster, master: &str, image: &str) -> Pod 
     metadata.annotations = Some(BTreeMap::from([
         (names::SPEC_HASH_ANNOTATION.to_owned(), hash(&spec, cluster)),
         (names::RESTART_DELAY_ANNOTATION.to_owned(), cluster.spec.restart_delay().as_secs().to_string()),
+        // An autoscaler does not know the kind of the pod's controller, and would keep its Kubernetes node for ever.
+        ("cluster-autoscaler.kubernetes.io/safe-to-evict".to_owned(), "true".to_owned()),
     ]));
     metadata.finalizers = Some(vec![names::MASTER_FINALIZER.to_owned()]);
     Pod { metadata, spec: Some(spec), ..Pod::default() }
@@ -79,33 +81,30 @@ fn pod_spec(cluster: &RedisLockCluster, image: &str) -> PodSpec {
             ..TopologySpreadConstraint::default()
         }]),
         containers: vec![container(cluster, image)],
-        volumes: Some(vec![
-            Volume {
-                name: "config".to_owned(),
-                secret: Some(SecretVolumeSource {
-                    secret_name: Some(names::auth_secret(&cluster.name_any())),
-                    default_mode: Some(0o440),
-                    // The root key stays out of the pod.
-                    items: Some(vec![KeyToPath {
-                        key: CONFIG_KEY.to_owned(),
-                        path: CONFIG_KEY.to_owned(),
-                        ..KeyToPath::default()
-                    }]),
-                    ..SecretVolumeSource::default()
-                }),
-                ..Volume::default()
-            },
-            Volume { name: "data".to_owned(), empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() },
-        ]),
+        volumes: Some(vec![Volume {
+            name: "config".to_owned(),
+            secret: Some(SecretVolumeSource {
+                secret_name: Some(names::auth_secret(&cluster.name_any())),
+                default_mode: Some(0o440),
+                // The root key stays out of the pod.
+                items: Some(vec![KeyToPath {
+                    key: CONFIG_KEY.to_owned(),
+                    path: CONFIG_KEY.to_owned(),
+                    ..KeyToPath::default()
+                }]),
+                ..SecretVolumeSource::default()
+            }),
+            ..Volume::default()
+        }]),
         ..PodSpec::default()
     }
 }
 
 fn container(cluster: &RedisLockCluster, image: &str) -> Container {
-    let mount = |name: &str, path: &str, read_only| VolumeMount {
-        name: name.to_owned(),
-        mount_path: path.to_owned(),
-        read_only: Some(read_only),
+    let mount = VolumeMount {
+        name: "config".to_owned(),
+        mount_path: conf::FOLDER.to_owned(),
+        read_only: Some(true),
         ..VolumeMount::default()
     };
     Container {
@@ -114,7 +113,7 @@ fn container(cluster: &RedisLockCluster, image: &str) -> Container {
         image_pull_policy: Some("IfNotPresent".to_owned()),
         command: Some(vec![
             "redis-server".to_owned(),
-            format!("/etc/redlock/{CONFIG_KEY}"),
+            format!("{}/{CONFIG_KEY}", conf::FOLDER),
             // By this the operator knows whose server answers at the address of a pod.
             format!("--{IDENTITY_DIRECTIVE}"),
             format!("$({UID_VARIABLE})"),
@@ -153,7 +152,7 @@ fn container(cluster: &RedisLockCluster, image: &str) -> Container {
             capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), ..Capabilities::default() }),
             ..SecurityContext::default()
         }),
-        volume_mounts: Some(vec![mount("config", "/etc/redlock", true), mount("data", "/data", false)]),
+        volume_mounts: Some(vec![mount]),
         ..Container::default()
     }
 }

@@ -96,9 +96,19 @@ fn a_pod_meets_the_restricted_security_standard() {
         assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], true);
     }
     for volume in spec["volumes"].as_array().unwrap() {
-        assert!(volume.get("secret").is_some() || volume.get("emptyDir").is_some(), "{volume}");
+        assert!(volume.get("secret").is_some(), "{volume}");
     }
     assert_eq!(spec["automountServiceAccountToken"], false);
+}
+
+/// As kubectl and the autoscaler decide: no local storage, a controller, and a word for a controller of an unknown kind.
+#[test]
+fn a_pod_can_be_drained_without_any_flag_and_removed_by_an_autoscaler() {
+    let pod = pod(&fixtures::cluster(3), "votes-0", IMAGE);
+    let volumes = &pod.spec.as_ref().unwrap().volumes;
+    assert!(volumes.iter().flatten().all(|volume| volume.empty_dir.is_none() && volume.host_path.is_none()));
+    assert!(pod.owner_references().iter().any(|owner| owner.controller == Some(true)));
+    assert_eq!(pod.annotations()["cluster-autoscaler.kubernetes.io/safe-to-evict"], "true");
 }
 
 #[test]
