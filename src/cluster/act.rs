@@ -8,11 +8,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use serde_json::json;
 
-use super::build;
+use super::build::{self, Spread};
 use super::clock::now;
 use super::decide::ClusterPlan;
 use super::decide::master::{MasterAction, MasterPlan};
 use super::decide::objects::ObjectPlan;
+use super::decide::spread::{ENOUGH, spread_over, takes_pods};
 use super::look_up::Admins;
 use super::memory::Memory;
 use super::observed::{ObservedMaster, ObservedPod, ObservedServer, Snapshot};
@@ -59,6 +60,8 @@ struct Executor<'a> {
     snapshot: &'a Snapshot,
     default_image: &'a str,
     memory: &'a mut Memory,
+    /// How to spread the pods that are created now, once it is known.
+    spread: Option<Spread>,
 }
 
 /// Carries out `plan`. Each write, to the API server or to a Redis server, asks for leadership right before it is sent.
@@ -83,7 +86,7 @@ pub(crate) async fn act(
     }
     let clients =
         snapshot.key.as_ref().map(|key| Clients::of(key, &snapshot.namespaces, snapshot.cluster.spec.scripts()));
-    let mut executor = Executor { api, snapshot, default_image, memory };
+    let mut executor = Executor { api, snapshot, default_image, memory, spread: None };
     for ((master, admin), plan) in snapshot.masters.iter().zip(admins).zip(plans) {
         let reached = match (&master.server, admin, &clients) {
             (ObservedServer::Up(facts), Some(admin), Some(clients)) => Some(Reached { facts, admin, clients }),
@@ -165,7 +168,8 @@ impl Executor<'_> {
     }
 
     async fn create_pod(&mut self, master: &ObservedMaster, plan: &mut MasterPlan) -> Result<Attempt, Error> {
-        let pod = build::pod(&self.snapshot.cluster, &master.name, self.default_image);
+        let spread = self.spread().await?;
+        let pod = build::pod(&self.snapshot.cluster, &master.name, self.default_image, spread);
         match self.api.create(&pod).await {
             Ok(pod) => {
                 plan.created(pod.uid().unwrap_or_default());
@@ -181,6 +185,20 @@ impl Executor<'_> {
                 None => Err(error),
             },
         }
+    }
+
+    /// How to spread pods over the Kubernetes nodes that there are now.
+    async fn spread(&mut self) -> Result<Spread, Error> {
+        if let Some(known) = self.spread {
+            return Ok(known);
+        }
+        let machines = match self.api.find_kubernetes_nodes(ENOUGH, takes_pods).await {
+            Ok(machines) => machines.len(),
+            // An operator that may not list Kubernetes nodes can only hope for three.
+            Err(error) if error.category() == Category::Forbidden => 0,
+            Err(error) => return Err(error),
+        };
+        Ok(*self.spread.insert(spread_over(machines)))
     }
 
     async fn protect_pod(&self, master: &ObservedMaster) -> Result<Attempt, Error> {

@@ -21,6 +21,8 @@ use crate::contract::names::{MANAGER, STATUS_MANAGER};
 
 /// How long a request may take. Without a timeout a request would hold up its object for ever.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// How many Kubernetes nodes are read at a time.
+const PAGE: u32 = 50;
 
 /// Why a request, and with it a reconcile, did not succeed. It is retried.
 #[derive(Debug, thiserror::Error)]
@@ -192,6 +194,25 @@ impl ApiServer {
     /// The Kubernetes node, or `None` if there is none.
     pub(crate) async fn get_kubernetes_node(&self, name: &str) -> Result<Option<Node>, Error> {
         send("get", describe::<Node>(name), Api::<Node>::all(self.client.clone()).get_opt(name)).await
+    }
+
+    /// The first `enough` Kubernetes nodes that are `wanted`, or fewer. They are read by the page, and no more than needed.
+    pub(crate) async fn find_kubernetes_nodes(
+        &self,
+        enough: usize,
+        wanted: impl Fn(&Node) -> bool,
+    ) -> Result<Vec<Node>, Error> {
+        let (api, mut found) = (Api::<Node>::all(self.client.clone()), Vec::new());
+        let mut params = ListParams::default().limit(PAGE);
+        loop {
+            let page = send("list", format!("{} objects", Node::kind(&())), api.list(&params)).await?;
+            found.extend(page.items.into_iter().filter(|machine| wanted(machine)));
+            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+            if found.len() >= enough || params.continue_token.is_none() {
+                found.truncate(enough);
+                return Ok(found);
+            }
+        }
     }
 
     /// The metadata of the definition of a kind, or `None` if there is none.

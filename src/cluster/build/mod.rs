@@ -2,6 +2,7 @@
 //!
 //! # Layout
 //! - [`pod()`]: the pod of a master, and the digest by which a changed spec is noticed
+//! - [`spread`]: over which Kubernetes nodes pods go
 //! - [`service()`]: the stable address of a master
 //! - [`secret()`]: the root key, and the configuration of the servers
 //! - [`conf`]: that configuration, and how much memory a server may use
@@ -10,6 +11,7 @@ pub(crate) mod conf;
 mod pod;
 mod secret;
 mod service;
+mod spread;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +23,7 @@ use kube::{Resource, ResourceExt};
 pub(crate) use pod::{CONTAINER, pod, spec_hash};
 pub(crate) use secret::secret;
 pub(crate) use service::service;
+pub(crate) use spread::Spread;
 
 use crate::api::RedisLockCluster;
 use crate::contract::names;

@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, KeyToPath, ObjectFieldSelector,
-    Pod, PodSecurityContext, PodSpec, Probe, SeccompProfile, SecretVolumeSource, SecurityContext, TCPSocketAction,
-    TopologySpreadConstraint, Volume, VolumeMount,
+    Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, KeyToPath, ObjectFieldSelector, Pod,
+    PodSecurityContext, PodSpec, Probe, SeccompProfile, SecretVolumeSource, SecurityContext, TCPSocketAction, Volume,
+    VolumeMount,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 use sha2::{Digest, Sha256};
 
+use super::spread::{Spread, constraint};
 use super::{PORT, conf, metadata, resources};
 use crate::api::RedisLockCluster;
 use crate::cluster::server::IDENTITY_DIRECTIVE;
@@ -30,8 +30,10 @@ pub(crate) const CONTAINER: &str = "redis";
 /// The kubelet never restarts its container (`restartPolicy: Never`), and no probe can kill it: only the operator knows when a
 /// restarted master may vote again, and a server that waits for that is healthy. Its finalizer keeps the object until the operator has
 /// read how the server ended, also where the deletion was forced.
-pub(crate) fn pod(cluster: &RedisLockCluster, master: &str, image: &str) -> Pod {
-    let spec = pod_spec(cluster, image);
+///
+/// `spread` is no part of the digest: pods are not replaced because the number of Kubernetes nodes has changed.
+pub(crate) fn pod(cluster: &RedisLockCluster, master: &str, image: &str, spread: Spread) -> Pod {
+    let mut spec = pod_spec(cluster, image);
     let mut metadata = metadata(cluster, master.to_owned(), Some(master));
     metadata.annotations = Some(BTreeMap::from([
         (names::SPEC_HASH_ANNOTATION.to_owned(), hash(&spec, cluster)),
@@ -40,6 +42,7 @@ pub(crate) fn pod(cluster: &RedisLockCluster, master: &str, image: &str) -> Pod 
         ("cluster-autoscaler.kubernetes.io/safe-to-evict".to_owned(), "true".to_owned()),
     ]));
     metadata.finalizers = Some(vec![names::MASTER_FINALIZER.to_owned()]);
+    spec.topology_spread_constraints = Some(vec![constraint(cluster, spread)]);
     Pod { metadata, spec: Some(spec), ..Pod::default() }
 }
 
@@ -69,17 +72,6 @@ fn pod_spec(cluster: &RedisLockCluster, image: &str) -> PodSpec {
             seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), ..SeccompProfile::default() }),
             ..PodSecurityContext::default()
         }),
-        topology_spread_constraints: Some(vec![TopologySpreadConstraint {
-            max_skew: 1,
-            topology_key: "kubernetes.io/hostname".to_owned(),
-            // Best effort: a master that shares its Kubernetes node with another is better than no master.
-            when_unsatisfiable: "ScheduleAnyway".to_owned(),
-            label_selector: Some(LabelSelector {
-                match_labels: Some(BTreeMap::from([(names::CLUSTER_LABEL.to_owned(), cluster.name_any())])),
-                ..LabelSelector::default()
-            }),
-            ..TopologySpreadConstraint::default()
-        }]),
         containers: vec![container(cluster, image)],
         volumes: Some(vec![Volume {
             name: "config".to_owned(),

@@ -78,6 +78,10 @@ impl Scenario {
             Method::GET if path.ends_with("/configmaps/redlock-tombstones") => {
                 (200, json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "redlock-tombstones"}}))
             }
+            Method::GET if path.ends_with("/nodes") => (
+                200,
+                json!({"kind": "NodeList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []}),
+            ),
             Method::GET => failure(404, "NotFound"),
             Method::POST if path.contains("/events.k8s.io/") => (201, body),
             Method::POST | Method::PATCH => {

@@ -5,6 +5,7 @@
 //!   `restartNotBefore`
 //! - [`roll`]: a changed spec reaches the pods, one master at a time
 //! - [`validate`]: what a person has to change before the spec can be carried out
+//! - [`spread`]: whether masters must be on different Kubernetes nodes, or only should
 //! - [`objects`]: whether the Secret and the Services are as they should be
 //!
 //! This file puts them together, and adds what concerns more than one of them: a problem of the whole cluster stops everything,
@@ -13,6 +14,7 @@
 pub(crate) mod master;
 pub(crate) mod objects;
 pub(crate) mod roll;
+pub(crate) mod spread;
 #[cfg(test)]
 mod tests;
 pub(crate) mod validate;
