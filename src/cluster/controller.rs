@@ -213,6 +213,7 @@ impl Reconciler {
         let memory = self.memories.of(cached, &ctx.watches.clusters);
         let mut memory = memory.lock().await;
         memory.note_stuck(self.monitors.stuck(cached));
+        memory.note_generation(cached.meta().generation);
 
         // Look up (IO): the objects, and what the servers say of themselves.
         let (mut snapshot, admins) = match look_up(ctx, cached, &memory).await? {
@@ -277,7 +278,7 @@ impl Reconciler {
         let armed = rows.iter().filter(|row| row.state == MasterState::Armed).count();
         let (namespace, name) = (cluster.namespace().unwrap_or_default(), cluster.name_any());
         self.ctx.metrics.set_masters(&namespace, &name, armed, rows.len());
-        memory.forget_returned(rows);
+        memory.note_states(rows);
         self.monitors.monitor(cluster, MonitorTarget::all(snapshot, rows));
     }
 }

@@ -7,6 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Pod, Secret, Service};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::{Resource, ResourceExt};
 
 use super::clock::now;
@@ -54,6 +55,12 @@ pub(crate) async fn look_up(ctx: &Context, cached: &RedisLockCluster, memory: &M
     let secret = Existing::of(secret.as_ref(), &cluster, Secret::clone);
     let key = secret.of_our_making().and_then(|secret| RootKey::from_secret(secret).ok());
 
+    let budget = match names.len() {
+        0 | 1 => None,
+        _ => api.get::<PodDisruptionBudget>(&namespace, &name).await?,
+    };
+    let budget = Existing::of(budget.as_ref(), &cluster, PodDisruptionBudget::clone);
+
     let pods: Vec<_> = pods.iter().map(|pod| Existing::of(pod.as_ref(), &cluster, ObservedPod::of)).collect();
     let services = services.iter().map(|service| Existing::of(service.as_ref(), &cluster, Service::clone));
     let servers = join_all(pods.iter().map(|pod| ask(pod, key.as_ref()))).await;
@@ -87,13 +94,14 @@ pub(crate) async fn look_up(ctx: &Context, cached: &RedisLockCluster, memory: &M
             pod,
             server,
             since_gone: memory.since_gone(&name),
+            out_for: memory.out_for(&name),
             backoff: memory.backoff(&name),
             name,
         });
         admins.push(admin);
     }
     let namespaces = client_namespaces(&cluster, &ctx.watches);
-    Ok(Found::Cluster(Box::new(Snapshot { cluster, secret, key, masters, namespaces }), admins))
+    Ok(Found::Cluster(Box::new(Snapshot { cluster, secret, key, budget, masters, namespaces }), admins))
 }
 
 /// Namespaces with a lock that is, or may be, on `cluster`, as far as the cluster admits them.

@@ -1,12 +1,14 @@
 //! The one way to the API server: each request has a timeout, each failure is one [`Error`], and nothing is written
 //! without leadership.
 
+mod machines;
+
 use std::fmt::{self, Debug};
 use std::future::Future;
 use std::time::Duration;
 
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::{PartialObjectMeta, Status};
@@ -21,8 +23,6 @@ use crate::contract::names::{MANAGER, STATUS_MANAGER};
 
 /// How long a request may take. Without a timeout a request would hold up its object for ever.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many Kubernetes nodes are read at a time.
-const PAGE: u32 = 50;
 
 /// Why a request, and with it a reconcile, did not succeed. It is retried.
 #[derive(Debug, thiserror::Error)]
@@ -191,30 +191,6 @@ impl ApiServer {
         send("get the metadata of", describe::<K>(name), self.api::<K>(namespace).get_metadata_opt(name)).await
     }
 
-    /// The Kubernetes node, or `None` if there is none.
-    pub(crate) async fn get_kubernetes_node(&self, name: &str) -> Result<Option<Node>, Error> {
-        send("get", describe::<Node>(name), Api::<Node>::all(self.client.clone()).get_opt(name)).await
-    }
-
-    /// The first `enough` Kubernetes nodes that are `wanted`, or fewer. They are read by the page, and no more than needed.
-    pub(crate) async fn find_kubernetes_nodes(
-        &self,
-        enough: usize,
-        wanted: impl Fn(&Node) -> bool,
-    ) -> Result<Vec<Node>, Error> {
-        let (api, mut found) = (Api::<Node>::all(self.client.clone()), Vec::new());
-        let mut params = ListParams::default().limit(PAGE);
-        loop {
-            let page = send("list", format!("{} objects", Node::kind(&())), api.list(&params)).await?;
-            found.extend(page.items.into_iter().filter(|machine| wanted(machine)));
-            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
-            if found.len() >= enough || params.continue_token.is_none() {
-                found.truncate(enough);
-                return Ok(found);
-            }
-        }
-    }
-
     /// The metadata of the definition of a kind, or `None` if there is none.
     pub(crate) async fn get_definition(
         &self,
@@ -279,6 +255,22 @@ impl ApiServer {
         let params = PatchParams::apply(STATUS_MANAGER).force();
         let (api, patch) = (self.api::<K>(namespace), Patch::Apply(&body));
         send("write the status of", describe::<K>(name), api.patch_status(name, &params, &patch)).await
+    }
+
+    /// Sets a condition of this very pod. A strategic merge, since an apply of a part fails where another controller has written a
+    /// list of the pod with two entries of one key.
+    pub(crate) async fn set_pod_condition(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+        condition: &PodCondition,
+    ) -> Result<(), Error> {
+        self.require_leadership()?;
+        let body = json!({"metadata": {"uid": uid}, "status": {"conditions": [condition]}});
+        let params = PatchParams { field_manager: Some(STATUS_MANAGER.to_owned()), ..PatchParams::default() };
+        let (api, patch) = (self.api::<Pod>(namespace), Patch::Strategic(&body));
+        send("set a condition of", describe::<Pod>(name), api.patch_status(name, &params, &patch)).await.map(drop)
     }
 
     /// Changes the metadata of this very object by a JSON patch.
@@ -394,6 +386,7 @@ mod tests {
         failed.push(api.delete::<ConfigMap>("shop", "a", "uid").await);
         failed.push(api.apply_status::<ConfigMap>("shop", "a", json!({}), &json!({})).await.map(drop));
         failed.push(api.patch_metadata::<ConfigMap>("shop", "a", "uid", &[]).await);
+        failed.push(api.set_pod_condition("shop", "a", "uid", &PodCondition::default()).await);
         assert!(failed.iter().all(|result| matches!(result, Err(Error::NotLeading))), "{failed:?}");
         drop(api);
         assert!(handle.next_request().await.is_none(), "no request was sent");

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
     Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, KeyToPath, ObjectFieldSelector, Pod,
-    PodSecurityContext, PodSpec, Probe, SeccompProfile, SecretVolumeSource, SecurityContext, TCPSocketAction, Volume,
-    VolumeMount,
+    PodReadinessGate, PodSecurityContext, PodSpec, Probe, SeccompProfile, SecretVolumeSource, SecurityContext,
+    TCPSocketAction, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
@@ -72,6 +72,8 @@ fn pod_spec(cluster: &RedisLockCluster, image: &str) -> PodSpec {
             seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), ..SeccompProfile::default() }),
             ..PodSecurityContext::default()
         }),
+        // A pod is ready only while its master votes: that is what the PodDisruptionBudget counts.
+        readiness_gates: Some(vec![PodReadinessGate { condition_type: names::ARMED_GATE.to_owned() }]),
         containers: vec![container(cluster, image)],
         volumes: Some(vec![Volume {
             name: "config".to_owned(),

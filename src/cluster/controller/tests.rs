@@ -147,6 +147,7 @@ async fn what_is_about_to_be_done_is_on_record_before_it_is_done() {
             "Service votes-0",
             "Service votes-1",
             "Service votes-2",
+            "PodDisruptionBudget votes",
             "Pod votes-0",
             "Pod votes-1",
             "Pod votes-2",
@@ -162,7 +163,7 @@ async fn what_is_about_to_be_done_is_on_record_before_it_is_done() {
     assert_eq!(next, Action::requeue(UNHEALTHY));
     // The API server shows none of these pods any more: they never voted, so they are made again at once.
     reconcile_once(&scenario).await.unwrap();
-    assert_eq!(scenario.writes()[13..], ["Pod votes-0", "Pod votes-1", "Pod votes-2"]);
+    assert_eq!(scenario.writes()[15..], ["Pod votes-0", "Pod votes-1", "Pod votes-2"]);
     assert!(scenario.status().masters.iter().all(|row| (row.state, row.crashes) == (MasterState::Starting, 0)));
 }
 
@@ -179,7 +180,7 @@ async fn a_pod_that_is_refused_is_retried_and_the_other_masters_go_on() {
     for (code, reason) in [(409, "AlreadyExists"), (422, "Invalid")] {
         let scenario = Scenario::new(3, Some(("Pod votes-1", code, reason)));
         let next = reconcile_once(&scenario).await.unwrap();
-        assert_eq!(scenario.writes()[5..], ["Pod votes-0", "Pod votes-1", "Pod votes-2", "status"]);
+        assert_eq!(scenario.writes()[6..], ["Pod votes-0", "Pod votes-1", "Pod votes-2", "status"]);
         let rows = scenario.status().masters;
         assert!(rows[1].message.as_ref().unwrap().starts_with("its pod cannot be created: "), "{:?}", rows[1]);
         assert_eq!((&rows[1].pod_uid, rows[2].pod_uid.is_some()), (&None, true));

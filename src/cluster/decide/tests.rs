@@ -13,7 +13,7 @@ use crate::contract::credentials::RootKey;
 fn snapshot(masters: Vec<ObservedMaster>) -> Snapshot {
     let (cluster, key) = (cluster(3), RootKey::generate());
     let secret = Existing::Ours(build::secret(&cluster, &key));
-    Snapshot { cluster, secret, key: Some(key), masters, namespaces: BTreeSet::new() }
+    Snapshot { cluster, secret, key: Some(key), budget: Existing::Absent, masters, namespaces: BTreeSet::new() }
 }
 
 fn first() -> ObservedMaster {
