@@ -1,5 +1,6 @@
 //! The driver against a mocked API server: what is written, in which order, and when the next reconcile is due.
 
+use std::collections::HashMap;
 use std::sync::Mutex;
 
 use futures::FutureExt as _;
@@ -23,13 +24,22 @@ struct Scenario {
     cluster: Mutex<RedisLockCluster>,
     refusal: Option<RefusedWrite>,
     writes: Mutex<Vec<String>>,
+    events: Mutex<Vec<String>>,
+    /// Objects that it stores, by path; `None`: it stores none.
+    stored: Option<Mutex<HashMap<String, Value>>>,
 }
 
 impl Scenario {
     fn new(masters: i32, refusal: Option<RefusedWrite>) -> Arc<Self> {
         let mut cluster = fixtures::cluster(masters);
         cluster.metadata.resource_version = Some("1".to_owned());
-        Arc::new(Self { cluster: Mutex::new(cluster), refusal, writes: Mutex::default() })
+        Arc::new(Self {
+            cluster: Mutex::new(cluster),
+            refusal,
+            writes: Mutex::default(),
+            events: Mutex::default(),
+            stored: None,
+        })
     }
 
     fn status(&self) -> RedisLockClusterStatus {
@@ -60,6 +70,14 @@ impl Scenario {
         let failure = |code: u16, reason: &str| {
             let message = "unable to create new content in namespace keys because it is being terminated";
             let message = if reason == "Forbidden" { message } else { "" };
+            let used = self.writes.lock().unwrap().len();
+            // The numbers of a quota are those of all who use it.
+            let (reason, message) = match reason {
+                "ExceededQuota" => {
+                    ("Forbidden", format!("exceeded quota: small, requested: pods=1, used: pods={used}"))
+                }
+                _ => (reason, message.to_owned()),
+            };
             (
                 code,
                 json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": message}),
@@ -82,8 +100,14 @@ impl Scenario {
                 200,
                 json!({"kind": "NodeList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []}),
             ),
-            Method::GET => failure(404, "NotFound"),
-            Method::POST if path.contains("/events.k8s.io/") => (201, body),
+            Method::GET => match self.stored.as_ref().and_then(|stored| stored.lock().unwrap().get(path).cloned()) {
+                Some(object) => (200, object),
+                None => failure(404, "NotFound"),
+            },
+            Method::POST if path.contains("/events.k8s.io/") => {
+                self.events.lock().unwrap().push(body["reason"].as_str().unwrap_or_default().to_owned());
+                (201, body)
+            }
             Method::POST | Method::PATCH => {
                 let object = match body["kind"].as_str() {
                     Some("RedisLockCluster") => "status".to_owned(),
@@ -99,6 +123,10 @@ impl Scenario {
                 }
                 if *method == Method::POST {
                     body["metadata"]["uid"] = json!(format!("uid of {object}"));
+                    if let Some(stored) = &self.stored {
+                        let name = body["metadata"]["name"].as_str().unwrap_or_default();
+                        stored.lock().unwrap().insert(format!("{path}/{name}"), body.clone());
+                    }
                     return (201, body);
                 }
                 let version = cluster.metadata.resource_version.clone().unwrap_or_default();
@@ -187,6 +215,50 @@ async fn a_pod_that_is_refused_is_retried_and_the_other_masters_go_on() {
         let due = next.clone();
         assert!(due != Action::requeue(RETRY) && due != Action::await_change(), "{due:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_refused_for_long_is_told_once_and_tried_ever_more_rarely() {
+    let scenario = Scenario::new(1, Some(("Pod votes-0", 403, "ExceededQuota")));
+    let scenario = Arc::new(Scenario { stored: Some(Mutex::default()), ..Arc::into_inner(scenario).unwrap() });
+    let (service, requests) = mock::pair::<Request<Body>, Response<Body>>();
+    tokio::spawn(Arc::clone(&scenario).answer(requests));
+    let watched = || Arc::new(DeserializeGuard(Ok(scenario.cluster.lock().unwrap().clone())));
+    let reconciler = reconciler(kube::Client::new(service, "keys"), &watched());
+    let began = Instant::now();
+    let mut passes = 0;
+    // Each write of the status triggers another pass at once, and so do the pods of others with our labels.
+    while began.elapsed() < Duration::from_secs(1200) {
+        reconcile(watched(), Arc::clone(&reconciler)).await.unwrap();
+        passes += 1;
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    assert!(passes > 1000, "{passes}");
+    let writes = scenario.writes();
+    let of = |object: &str| writes.iter().filter(|write| *write == object).count();
+    // 2, 4, … and 64 s after each other, and then 120 s.
+    let attempts = of("Pod votes-0");
+    assert!((13..=16).contains(&attempts), "{attempts}");
+    assert_eq!(of("status"), 2, "the start, and the refusal: {writes:?}");
+    assert_eq!(writes.len(), attempts + 4, "besides, its Secret and its Service: {writes:?}");
+    assert_eq!(*scenario.events.lock().unwrap(), ["ConfigInvalid"]);
+    let status = scenario.status();
+    let condition = status.conditions.iter().find(|condition| condition.type_ == "ConfigValid").unwrap();
+    assert_eq!((&*condition.status, &*condition.reason), ("False", "PodRefused"));
+    assert!(condition.message.contains("votes-0: exceeded quota: small, requested: pods=1"), "{condition:?}");
+
+    // Another spec, which may be accepted, is tried at once.
+    scenario.cluster.lock().unwrap().metadata.generation = Some(2);
+    reconcile(watched(), Arc::clone(&reconciler)).await.unwrap();
+    let now = scenario.writes().iter().filter(|write| *write == "Pod votes-0").count();
+    assert_eq!(now, attempts + 1);
+}
+
+#[tokio::test]
+async fn a_budget_that_is_refused_holds_no_master_up() {
+    let scenario = Scenario::new(3, Some(("PodDisruptionBudget votes", 403, "ExceededQuota")));
+    reconcile_once(&scenario).await.unwrap();
+    assert_eq!(scenario.writes()[6..], ["Pod votes-0", "Pod votes-1", "Pod votes-2", "status"]);
 }
 
 #[tokio::test]
