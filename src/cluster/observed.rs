@@ -23,7 +23,7 @@ pub(crate) struct Snapshot {
     pub(crate) secret: Existing<Secret>,
     /// The root key in its Secret; `None` without a Secret of ours, or without a usable key in it.
     pub(crate) key: Option<RootKey>,
-    /// Its PodDisruptionBudget. That of a cluster with a single master is not asked for.
+    /// Its `PodDisruptionBudget`. That of a cluster with a single master is not asked for.
     pub(crate) budget: Existing<PodDisruptionBudget>,
     /// Its masters, in order.
     pub(crate) masters: Vec<ObservedMaster>,

@@ -1,4 +1,4 @@
-//! The PodDisruptionBudget of a cluster.
+//! The `PodDisruptionBudget` of a cluster.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The readiness gate of a master's pod: whether it is ready, which a PodDisruptionBudget counts. No IO.
+//! The readiness gate of a master's pod: whether it is ready, which a `PodDisruptionBudget` counts. No IO.
 //!
 //! # Invariant
 //! A pod becomes ready only when its master is armed, and is not ready any more once that is known to have lost its vote. A server
@@ -15,7 +15,9 @@ pub(crate) fn gate(master: &ObservedMaster, row: &MasterStatus) -> Option<bool> 
     let pod = master.pod.ours().filter(|pod| !pod.is_deleting && living(pod.stage))?;
     let votes = match (row.state, &master.server) {
         (MasterState::Armed, _) => true,
-        (_, ObservedServer::Unreachable(_) | ObservedServer::Refused(_)) => return None,
+        (MasterState::Unreachable, _) | (_, ObservedServer::Unreachable(_) | ObservedServer::Refused(_)) => {
+            return None;
+        }
         _ => false,
     };
     // A gate that was never set is closed.

@@ -63,7 +63,7 @@ pub(crate) struct ClusterPlan {
     pub(crate) secret: ObjectPlan<Secret>,
     /// About the Service of each master, in order. Services come before pods: a Service tells later that its master was started.
     pub(crate) services: Vec<ObjectPlan<Service>>,
-    /// About its PodDisruptionBudget.
+    /// About its `PodDisruptionBudget`.
     pub(crate) budget: BudgetPlan,
     /// About each master, in order.
     pub(crate) masters: Vec<MasterPlan>,
