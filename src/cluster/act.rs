@@ -3,16 +3,20 @@
 //! Objects are created by a plain create. It fails where one of the name exists, so that no object of somebody else is ever
 //! changed.
 
-use k8s_openapi::api::core::v1::{Pod, Secret, Service};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::api::core::v1::{Pod, PodCondition, Secret, Service};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::ResourceExt;
 use serde_json::json;
 
-use super::build;
+use super::build::{self, Spread};
 use super::clock::now;
-use super::decide::ClusterPlan;
+use super::decide::budget::BudgetPlan;
+use super::decide::gate::gate;
 use super::decide::master::{MasterAction, MasterPlan};
 use super::decide::objects::ObjectPlan;
+use super::decide::spread::{ENOUGH, spread_over, takes_pods};
+use super::decide::{ClusterPlan, refusal};
 use super::look_up::Admins;
 use super::memory::Memory;
 use super::observed::{ObservedMaster, ObservedPod, ObservedServer, Snapshot};
@@ -25,10 +29,7 @@ use crate::api::cluster::{MasterState, MasterStatus};
 use crate::contract::credentials::RootKey;
 use crate::contract::names;
 use crate::operator::api_server::{ApiServer, Category, Error, Object};
-use crate::operator::finalizer;
-
-/// What a record says of a pod that the API server refuses.
-pub(crate) const REFUSED: &str = "its pod cannot be created: ";
+use crate::operator::{error_chain, finalizer};
 
 /// What became of the masters.
 #[derive(Debug)]
@@ -61,6 +62,8 @@ struct Executor<'a> {
     memory: &'a mut Memory,
     /// The clients of a master have to log in again with their new passwords. The other masters wait for the next reconcile.
     has_closed_connections: bool,
+    /// How to spread the pods that are created now, once it is known.
+    spread: Option<Spread>,
 }
 
 /// Carries out `plan`. Each write, to the API server or to a Redis server, asks for leadership right before it is sent.
@@ -73,7 +76,7 @@ pub(crate) async fn act(
     memory: &mut Memory,
 ) -> Result<Acted, Error> {
     // Each part by name, so that a part that is forgotten here does not compile.
-    let ClusterPlan { problems: _, is_blocked, secret, services, masters: plans, clients } = plan;
+    let ClusterPlan { problems: _, is_blocked, secret, services, budget, masters: plans, clients } = plan;
     let mut acted = Acted { rows: Vec::new(), retry: false };
     if let Some(key) = &snapshot.key {
         memory.note_root_key(key, snapshot.is_key_proven());
@@ -86,8 +89,9 @@ pub(crate) async fn act(
     for (master, service) in snapshot.masters.iter().zip(services) {
         act_on_service(api, snapshot, &master.name, service).await?;
     }
+    act_on_budget(api, snapshot, budget).await?;
     let clients = clients.clients;
-    let mut executor = Executor { api, snapshot, default_image, memory, has_closed_connections: false };
+    let mut executor = Executor { api, snapshot, default_image, memory, has_closed_connections: false, spread: None };
     for ((master, admin), plan) in snapshot.masters.iter().zip(admins).zip(plans) {
         let reached = match (&master.server, admin, &clients) {
             (ObservedServer::Up(facts), Some(admin), Some(clients)) => Some(Reached { facts, admin, clients }),
@@ -138,12 +142,39 @@ async fn act_on_service(
     }
 }
 
+async fn act_on_budget(api: &ApiServer, snapshot: &Snapshot, plan: BudgetPlan) -> Result<(), Error> {
+    let cluster = &snapshot.cluster;
+    let done = match plan.object {
+        ObjectPlan::Leave => Ok(()),
+        ObjectPlan::Create => api.create(&build::budget(cluster, plan.min_available)).await.map(drop),
+        ObjectPlan::Apply(budget) => api.apply(&*budget).await.map(drop),
+        ObjectPlan::TakeOver(uid) => take_over::<PodDisruptionBudget>(api, cluster, &cluster.name_any(), &uid).await,
+    };
+    match done {
+        // Masters without a budget are better than none. The next reconcile tries again.
+        Err(error) if refusal(&error).is_some() => {
+            tracing::warn!(error = error_chain(&error), "drains are not held up: the PodDisruptionBudget is refused");
+            Ok(())
+        }
+        result => result,
+    }
+}
+
 /// Makes this very object, which has no owner any more, one of `cluster`.
 async fn take_over<K: Object>(api: &ApiServer, cluster: &RedisLockCluster, name: &str, uid: &str) -> Result<(), Error> {
     let owner = json!({"op": "add", "path": "/metadata/ownerReferences", "value": [build::owner_reference(cluster)]});
     api.patch_metadata::<K>(&cluster.namespace().unwrap_or_default(), name, uid, &[owner]).await?;
     tracing::info!(object = name, kind = %K::kind(&()), "taken over from a former cluster");
     Ok(())
+}
+
+// === impl Attempt ===
+
+impl Attempt {
+    /// What became of both.
+    fn and(self, other: Self) -> Self {
+        if self == Self::Retry { self } else { other }
+    }
 }
 
 // === impl Executor ===
@@ -159,7 +190,11 @@ impl Executor<'_> {
             (MasterAction::Create, _) => self.create_pod(master, &mut plan).await?,
             (MasterAction::Protect, _) => self.protect_pod(master).await?,
             (MasterAction::Delete, server) => {
-                self.disarm(server, &plan).await?;
+                if plan.row.restart_not_before.is_some() {
+                    // It has no vote any more, also where its deletion is refused.
+                    self.disarm(server, &plan).await?;
+                    self.set_gate(master, &plan.row).await?;
+                }
                 self.delete_pod(master).await?
             }
             (MasterAction::Release, server) => {
@@ -167,11 +202,15 @@ impl Executor<'_> {
                 self.disarm(server, &plan).await?;
                 self.release_pod(master).await?
             }
-            (MasterAction::Arm, Some(server)) => self.arm(server, &mut plan).await?,
-            (MasterAction::Nothing, Some(server)) if plan.row.state == MasterState::Armed => {
-                self.maintain(server, &plan.row).await?
+            (MasterAction::Arm, Some(server)) => {
+                let attempt = self.arm(server, &mut plan).await?;
+                attempt.and(self.set_gate(master, &plan.row).await?)
             }
-            (MasterAction::Arm | MasterAction::Nothing, _) => Attempt::Done,
+            (MasterAction::Nothing, Some(server)) if plan.row.state == MasterState::Armed => {
+                let attempt = self.maintain(server, &plan.row).await?;
+                attempt.and(self.set_gate(master, &plan.row).await?)
+            }
+            (MasterAction::Arm | MasterAction::Nothing, _) => self.set_gate(master, &plan.row).await?,
         };
         // `crashed` and `wake` are the driver's.
         let MasterPlan { row, action: _, crashed: _, failed_start: _, wake: _ } = plan;
@@ -179,7 +218,8 @@ impl Executor<'_> {
     }
 
     async fn create_pod(&mut self, master: &ObservedMaster, plan: &mut MasterPlan) -> Result<Attempt, Error> {
-        let pod = build::pod(&self.snapshot.cluster, &master.name, self.default_image);
+        let spread = self.spread().await?;
+        let pod = build::pod(&self.snapshot.cluster, &master.name, self.default_image, spread);
         match self.api.create(&pod).await {
             Ok(pod) => {
                 plan.created(pod.uid().unwrap_or_default());
@@ -187,14 +227,30 @@ impl Executor<'_> {
             }
             // A quota or an admission policy, for instance. The other masters do not suffer from it.
             Err(error) => match refusal(&error) {
-                Some(refusal) => {
-                    plan.row.message = Some(format!("{REFUSED}{refusal}"));
+                Some(words) => {
+                    let told = self.memory.has_failed_to_start(&master.name);
+                    let before = plan.row.message.as_deref().filter(|_| told);
+                    plan.row.message = Some(refusal::message(before, words));
                     self.memory.note_failed_start(&master.name, None);
                     Ok(Attempt::Done)
                 }
                 None => Err(error),
             },
         }
+    }
+
+    /// How to spread pods over the Kubernetes nodes that there are now.
+    async fn spread(&mut self) -> Result<Spread, Error> {
+        if let Some(known) = self.spread {
+            return Ok(known);
+        }
+        let machines = match self.api.count_kubernetes_nodes(ENOUGH, takes_pods).await {
+            Ok(machines) => machines,
+            // An operator that may not list Kubernetes nodes can only hope for three.
+            Err(error) if error.category() == Category::Forbidden => 0,
+            Err(error) => return Err(error),
+        };
+        Ok(*self.spread.insert(spread_over(machines)))
     }
 
     async fn protect_pod(&self, master: &ObservedMaster) -> Result<Attempt, Error> {
@@ -244,6 +300,35 @@ impl Executor<'_> {
             tracing::warn!(master = plan.row.name, %error, "failed to disarm a master, whose pod is deleted now");
         }
         Ok(())
+    }
+
+    /// Makes the pod ready if its master votes, and not ready if not.
+    async fn set_gate(&self, master: &ObservedMaster, row: &MasterStatus) -> Result<Attempt, Error> {
+        let (Some(votes), Some(pod)) = (gate(master, row), master.pod.ours()) else { return Ok(Attempt::Done) };
+        let (status, reason) = if votes { ("True", "Armed") } else { ("False", "NotArmed") };
+        let condition = PodCondition {
+            type_: names::ARMED_GATE.to_owned(),
+            status: status.to_owned(),
+            reason: Some(reason.to_owned()),
+            last_transition_time: Some(Time(now())),
+            ..PodCondition::default()
+        };
+        let namespace = self.snapshot.cluster.namespace().unwrap_or_default();
+        match self.api.set_pod_condition(&namespace, &master.name, &pod.uid, &condition).await {
+            Ok(()) => Ok(Attempt::Done),
+            Err(Error::NotLeading) => Err(Error::NotLeading),
+            // It is gone, or another by now.
+            Err(error) if matches!(error.category(), Category::NotFound | Category::Conflict) => Ok(Attempt::Done),
+            // What its master does is more important than what its pod is called.
+            Err(error) => {
+                tracing::warn!(
+                    master = master.name,
+                    error = error_chain(&error),
+                    "failed to set the readiness of a pod"
+                );
+                Ok(if error.category() == Category::Forbidden { Attempt::Done } else { Attempt::Retry })
+            }
+        }
     }
 
     async fn arm(&mut self, server: Reached<'_>, plan: &mut MasterPlan) -> Result<Attempt, Error> {
@@ -296,16 +381,14 @@ impl Executor<'_> {
     }
 }
 
-/// What the API server said, if it refused the object itself. Neither an outdated write is that, which ends the reconcile, nor a
-/// namespace that is being deleted.
-fn refusal(error: &Error) -> Option<&kube::Error> {
-    match error {
-        Error::Request { source, .. } if matches!(**source, kube::Error::Api(_)) => {
-            let ends = error.is_outdated_write() || error.category() == Category::NamespaceTerminating;
-            (!ends).then_some(&**source)
-        }
-        _ => None,
-    }
+/// What the API server said, if it refused the object itself. That is neither an outdated write, which ends the reconcile, nor a
+/// namespace that is being deleted, nor an API server that has too much to do.
+fn refusal(error: &Error) -> Option<&str> {
+    let Error::Request { source, .. } = error else { return None };
+    let kube::Error::Api(status) = &**source else { return None };
+    let ends = error.is_outdated_write() || error.category() == Category::NamespaceTerminating;
+    let is_busy = matches!(status.code, 429 | 503 | 504);
+    (!ends && !is_busy).then_some(&*status.message)
 }
 
 #[cfg(test)]
@@ -328,6 +411,7 @@ mod tests {
             assert!(refusal(&error(code, reason, "")).is_some(), "{reason}");
         }
         assert!(refusal(&error(409, "Conflict", "")).is_none());
+        assert!(refusal(&error(429, "TooManyRequests", "")).is_none());
         let going = "unable to create new content in namespace keys because it is being terminated";
         assert!(refusal(&error(403, "Forbidden", going)).is_none());
         assert!(refusal(&Error::Timeout { action: "create Pod votes-0".to_owned() }).is_none());

@@ -229,6 +229,7 @@ impl Reconciler {
         let memory = self.memories.of(cached, &ctx.watches.clusters);
         let mut memory = memory.lock().await;
         memory.note_stuck(self.monitors.stuck(cached));
+        memory.note_generation(cached.meta().generation);
 
         memory.note_waiting(recorded(cached));
 
@@ -298,7 +299,7 @@ impl Reconciler {
         let armed = rows.iter().filter(|row| row.state == MasterState::Armed).count();
         let (namespace, name) = (cluster.namespace().unwrap_or_default(), cluster.name_any());
         self.ctx.metrics.set_masters(&namespace, &name, armed, rows.len());
-        memory.forget_returned(rows);
+        memory.note_states(rows);
         self.monitors.monitor(cluster, MonitorTarget::all(snapshot, rows));
     }
 }

@@ -97,6 +97,7 @@ pub(crate) fn master(row: Option<MasterStatus>, pod: Existing<ObservedPod>, serv
         machine: ObservedMachine::Unknown,
         is_vouched_gone: false,
         since_gone: None,
+        out_for: None,
         backoff: None,
     }
 }
@@ -116,6 +117,7 @@ pub(crate) fn observed_pod(uid: &str, stage: Stage) -> ObservedPod {
         is_deleting: false,
         finalizers: vec![MASTER_FINALIZER.to_owned()],
         hash: Some(WANTED.to_owned()),
+        gate: None,
         note: None,
     }
 }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Pod, Secret, Service};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::{Resource, ResourceExt};
 
 use super::clock::now;
@@ -57,6 +58,12 @@ pub(crate) async fn look_up(ctx: &Context, cached: &RedisLockCluster, memory: &M
     let stored = secret.of_our_making().and_then(|secret| RootKey::from_secret(secret).ok());
     let key = stored.or_else(|| memory.root_key().cloned());
 
+    let budget = match names.len() {
+        0 | 1 => None,
+        _ => api.get::<PodDisruptionBudget>(&namespace, &name).await?,
+    };
+    let budget = Existing::of(budget.as_ref(), &cluster, PodDisruptionBudget::clone);
+
     let pods: Vec<_> = pods.iter().map(|pod| Existing::of(pod.as_ref(), &cluster, ObservedPod::of)).collect();
     let services = services.iter().map(|service| Existing::of(service.as_ref(), &cluster, Service::clone));
     let servers = join_all(pods.iter().map(|pod| ask(pod, key.as_ref()))).await;
@@ -102,6 +109,7 @@ pub(crate) async fn look_up(ctx: &Context, cached: &RedisLockCluster, memory: &M
             server,
             // A process that did not see it go has only the recorded time. Where its own clock is wrong, it waits from when it read it.
             since_gone: memory.since_gone(&name).or_else(|| memory.since_waiting(&name).filter(|_| is_clock_wrong)),
+            out_for: memory.out_for(&name),
             backoff: memory.backoff(&name),
             name,
         });
@@ -109,7 +117,7 @@ pub(crate) async fn look_up(ctx: &Context, cached: &RedisLockCluster, memory: &M
     }
     let namespaces = client_namespaces(&cluster, &masters, &ctx.watches);
     let since_rotation = memory.since_rotation();
-    let snapshot = Snapshot { cluster, secret, key, masters, namespaces, since_rotation };
+    let snapshot = Snapshot { cluster, secret, key, budget, masters, namespaces, since_rotation };
     Ok(Found::Cluster(Box::new(snapshot), admins))
 }
 

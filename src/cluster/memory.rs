@@ -27,6 +27,10 @@ pub(crate) struct Memory {
     gone: HashMap<String, Instant>,
     /// Since when this process has known that a master waits for the end of its delay, by its monotonic clock.
     waiting: HashMap<String, Instant>,
+    /// Since when this process has seen, without a break, that the master does not vote, by its monotonic clock.
+    out: HashMap<String, Instant>,
+    /// The version of the spec that the failed starts are of.
+    generation: Option<i64>,
     /// Pods that could not be created, or ended before their servers were armed, in a row: by master.
     failed_starts: HashMap<String, FailedStarts>,
     /// The users that this process has set, by master: on which server process (its `run_id`), and for which clients.
@@ -81,11 +85,33 @@ impl Memory {
         self.gone.insert(master.to_owned(), Instant::now());
     }
 
-    /// Forgets what was noted of those masters that are armed by now, or exist no more.
-    pub(crate) fn forget_returned(&mut self, rows: &[MasterStatus]) {
+    /// For how long this process has seen that the master does not vote; `None` if it did not.
+    pub(crate) fn out_for(&self, master: &str) -> Option<Duration> {
+        self.out.get(master).map(Instant::elapsed)
+    }
+
+    /// Notes which masters do not vote, and forgets what was noted of those that are armed by now, or exist no more.
+    pub(crate) fn note_states(&mut self, rows: &[MasterStatus]) {
         let is_out = |master: &String| rows.iter().any(|row| row.name == *master && row.state != MasterState::Armed);
+        self.out.retain(|master, _| is_out(master));
+        for row in rows.iter().filter(|row| row.state != MasterState::Armed) {
+            self.out.entry(row.name.clone()).or_insert_with(Instant::now);
+        }
         self.gone.retain(|master, _| is_out(master));
         self.failed_starts.retain(|master, _| is_out(master));
+    }
+
+    /// The spec has this version now. Pods of a changed one may be accepted, and may start: they are created at once.
+    pub(crate) fn note_generation(&mut self, generation: Option<i64>) {
+        if self.generation != generation {
+            self.generation = generation;
+            self.failed_starts.clear();
+        }
+    }
+
+    /// Whether the last pods of the master could not be created, or ended before its server was armed.
+    pub(crate) fn has_failed_to_start(&self, master: &str) -> bool {
+        self.failed_starts.contains_key(master)
     }
 
     /// The pod `pod` of the master ended before its server was armed; `None`: it could not be created.
@@ -210,13 +236,38 @@ mod tests {
         assert_eq!(memory.backoff("votes-0"), Some(Duration::from_secs(1)));
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(memory.backoff("votes-0"), None);
-        memory.forget_returned(&[MasterStatus::new("votes-0", MasterState::Armed)]);
+        memory.note_states(&[MasterStatus::new("votes-0", MasterState::Armed)]);
         for _ in 0..3 {
             memory.note_failed_start("votes-0", Some("pod-1"));
             assert_eq!(memory.backoff("votes-0"), Some(Duration::from_secs(2)), "one pod fails once");
         }
         memory.note_failed_start("votes-0", Some("pod-2"));
         assert_eq!(memory.backoff("votes-0"), Some(Duration::from_secs(4)));
+        memory.note_generation(Some(2));
+        assert_eq!(memory.backoff("votes-0"), None, "the spec has changed");
+        memory.note_failed_start("votes-0", None);
+        memory.note_generation(Some(2));
+        assert_eq!(memory.backoff("votes-0"), Some(Duration::from_secs(2)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn how_long_a_master_is_out_counts_from_when_it_was_first_seen_not_to_vote() {
+        let mut memory = Memory::default();
+        let second = Duration::from_secs(1);
+        for (state, out_for) in [
+            (MasterState::Armed, None),
+            (MasterState::Terminating, Some(Duration::ZERO)),
+            (MasterState::Quarantined, Some(second)),
+            (MasterState::Starting, Some(2 * second)),
+            (MasterState::Armed, None),
+            (MasterState::Unreachable, Some(Duration::ZERO)),
+        ] {
+            memory.note_states(&[MasterStatus::new("votes-0", state)]);
+            assert_eq!(memory.out_for("votes-0"), out_for, "{state:?}");
+            tokio::time::advance(second).await;
+        }
+        memory.note_states(&[]);
+        assert_eq!(memory.out_for("votes-0"), None);
     }
 
     #[tokio::test]

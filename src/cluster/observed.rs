@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod, Secret, Service};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::{Resource, ResourceExt};
 
 use super::build::CONTAINER;
@@ -22,6 +23,8 @@ pub(crate) struct Snapshot {
     pub(crate) secret: Existing<Secret>,
     /// The root key: the one in its Secret, else the one that this process remembers; `None` where both are missing.
     pub(crate) key: Option<RootKey>,
+    /// Its `PodDisruptionBudget`. That of a cluster with a single master is not asked for.
+    pub(crate) budget: Existing<PodDisruptionBudget>,
     /// Its masters, in order.
     pub(crate) masters: Vec<ObservedMaster>,
     /// Namespaces whose clients may log in: those that exist and that the cluster admits, as far as they have a lock on it, or a user
@@ -63,6 +66,8 @@ pub(crate) struct ObservedMaster {
     pub(crate) is_vouched_gone: bool,
     /// Time since this operator process last saw that the master was gone, by its monotonic clock; `None` if it did not.
     pub(crate) since_gone: Option<Duration>,
+    /// For how long this operator process has seen, without a break, that it does not vote; `None` if it did not.
+    pub(crate) out_for: Option<Duration>,
     /// How long to wait before its pod is created again, because pods before it could not be created, or ended at once.
     pub(crate) backoff: Option<Duration>,
 }
@@ -124,6 +129,8 @@ pub(crate) struct ObservedPod {
     pub(crate) finalizers: Vec<String>,
     /// Digest of what it was made from.
     pub(crate) hash: Option<String>,
+    /// What its readiness gate was set to, if it was.
+    pub(crate) gate: Option<bool>,
     /// What the kubelet or the scheduler says: why it waits, or how it ended.
     pub(crate) note: Option<String>,
 }
@@ -293,6 +300,7 @@ impl ObservedPod {
             is_deleting: pod.metadata.deletion_timestamp.is_some(),
             finalizers: pod.finalizers().to_vec(),
             hash: pod.annotations().get(SPEC_HASH_ANNOTATION).cloned(),
+            gate: gate(pod),
             note: note(pod, container),
         }
     }
@@ -365,6 +373,11 @@ fn stage(pod: &Pod, container: Option<&ContainerStatus>) -> Stage {
         None | Some("Pending") => Stage::Pending,
         Some(_) => Stage::Running,
     }
+}
+
+fn gate(pod: &Pod) -> Option<bool> {
+    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.find(|condition| condition.type_ == names::ARMED_GATE).map(|condition| condition.status == "True")
 }
 
 fn note(pod: &Pod, container: Option<&ContainerStatus>) -> Option<String> {

@@ -9,6 +9,7 @@ use redlock_engine::quorum::Quorum;
 use serde_json::json;
 
 use super::clock::now;
+use super::decide::refusal;
 use super::decide::validate::{NAME_CONFLICT, Problem};
 use crate::api::cluster::{ClusterPhase, CredentialsStatus, MasterState, MasterStatus};
 use crate::api::condition::{self, Truth, set_condition};
@@ -79,6 +80,7 @@ pub(crate) fn summarize(
     set(condition::READY, all, reason, not_armed(&rows));
     let moving = rows.iter().any(|row| row.state != MasterState::Armed && row.state != MasterState::Misconfigured);
     set(condition::PROGRESSING, moving, if moving { "MastersReturning" } else { "Settled" }, String::new());
+    let problems: Vec<_> = problems.iter().cloned().chain(refusal::problems(&rows)).collect();
     let reason = problems.first().map_or("Valid", |problem| problem.reason);
     let message = problems.iter().map(|problem| problem.message.as_str()).collect::<Vec<_>>().join("; ");
     set(condition::CONFIG_VALID, problems.is_empty(), reason, message);

@@ -23,6 +23,8 @@ pub(crate) const SPEC_HASH_ANNOTATION: &str = "redlock.dev/spec-hash";
 /// Annotation of a pod: the restart delay of its cluster when it was made, in seconds. Where the cluster is gone without having been
 /// retired, it says how long leases may last.
 pub(crate) const RESTART_DELAY_ANNOTATION: &str = "redlock.dev/restart-delay";
+/// Condition of a master's pod, and its readiness gate: the master votes.
+pub(crate) const ARMED_GATE: &str = "redlock.dev/armed";
 /// Finalizer of a master's pod: its object stays until the operator has read and recorded how its server ended.
 pub(crate) const MASTER_FINALIZER: &str = "redlock.dev/master";
 /// Finalizer of a cluster: its object stays until its masters have lost their votes, or have a tombstone.

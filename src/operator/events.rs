@@ -67,7 +67,7 @@ fn is_expected(error: &kube::Error) -> bool {
 }
 
 /// At most `max` bytes of `text`, cut between two characters.
-fn shorten(text: &str, max: usize) -> String {
+pub(crate) fn shorten(text: &str, max: usize) -> String {
     if text.len() <= max {
         return text.to_owned();
     }

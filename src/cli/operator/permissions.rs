@@ -17,6 +17,7 @@ use crate::contract::names::{LEASE, TOMBSTONES};
 const AT_A_TIME: usize = 8;
 
 /// Verbs on a resource.
+#[derive(Clone, Copy)]
 struct Permission {
     group: &'static str,
     resource: &'static str,
@@ -46,13 +47,15 @@ const fn of(subresource: &'static str, permission: Permission) -> Permission {
 }
 
 /// All that it needs.
-const NEEDED: [Permission; 14] = [
+const NEEDED: [Permission; 16] = [
     everywhere(GROUP, "redislockclusters", &["get", "list", "watch", "patch"]),
     everywhere(GROUP, "distributedlocks", &["get", "list", "watch", "patch"]),
     of("status", everywhere(GROUP, "redislockclusters", &["patch"])),
     of("status", everywhere(GROUP, "distributedlocks", &["patch"])),
     of("finalizers", everywhere(GROUP, "redislockclusters", &["update"])),
     everywhere("", "pods", &["get", "list", "watch", "create", "patch", "delete"]),
+    of("status", everywhere("", "pods", &["patch"])),
+    everywhere("policy", "poddisruptionbudgets", &["get", "create", "patch"]),
     everywhere("", "services", &["get", "list", "watch", "create", "patch", "delete"]),
     everywhere("", "secrets", &["get", "create", "patch", "delete"]),
     everywhere("", "namespaces", &["get", "list", "watch"]),

@@ -6,6 +6,9 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use crate::contract::credentials::Password;
 use crate::contract::names::{OPERATOR_USER, REDIS_PORT};
 
+/// Where the configuration file is mounted, read-only.
+pub(crate) const FOLDER: &str = "/etc/redlock";
+
 /// Memory for keys where the container has no memory limit. A lock takes about 200 bytes, so this is enough for a million.
 const MAX_MEMORY_WITHOUT_LIMIT: u64 = 192 << 20;
 /// Redis cannot work with less.
@@ -27,7 +30,9 @@ pub(crate) fn redis_conf(operator: &Password, max_memory: u64) -> String {
 
 /// The settings, which are those of every master of a cluster. Redis 7.0 and later and Valkey accept them.
 ///
-/// - Nothing is stored on disk: a master that restarts is empty, and is kept out until every lease that it forgot is over.
+/// - Nothing is stored on disk: a master that restarts is empty, and is kept out until every lease that it forgot is over. So its
+///   folder is one that cannot be written and has no dump to load: that of this file. A volume of its own would make `kubectl drain`
+///   ask for `--delete-emptydir-data`.
 /// - `noeviction`: a full master refuses new locks. It does not forget held ones.
 /// - What one client can take from the others is bounded. An argument has at most 1 MiB, which is the least that Redis can be set to, and
 ///   replies and messages that wait for their reader at most 8 and 1 MiB. Connections are as many as the memory carries, and where their
@@ -41,7 +46,7 @@ pub(super) fn settings(max_memory: u64) -> String {
         "port {REDIS_PORT}
 bind * -::*
 protected-mode no
-dir /data
+dir {FOLDER}
 save \"\"
 appendonly no
 maxmemory {max_memory}

@@ -2,14 +2,18 @@
 //!
 //! # Layout
 //! - [`pod()`]: the pod of a master, and the digest by which a changed spec is noticed
+//! - [`spread`]: over which Kubernetes nodes pods go
+//! - [`budget()`]: how many masters evictions must leave
 //! - [`service()`]: the stable address of a master
 //! - [`secret()`]: the root key, and the configuration of the servers
 //! - [`conf`]: that configuration, and how much memory a server may use
 
+mod budget;
 pub(crate) mod conf;
 mod pod;
 mod secret;
 mod service;
+mod spread;
 #[cfg(test)]
 mod tests;
 
@@ -18,9 +22,11 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{Resource, ResourceExt};
 
+pub(crate) use budget::budget;
 pub(crate) use pod::{CONTAINER, pod, spec_hash};
 pub(crate) use secret::secret;
 pub(crate) use service::service;
+pub(crate) use spread::Spread;
 
 use crate::api::RedisLockCluster;
 use crate::contract::names;

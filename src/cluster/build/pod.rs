@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, ContainerPort, EmptyDirVolumeSource, EnvVar, EnvVarSource, KeyToPath, ObjectFieldSelector,
-    Pod, PodSecurityContext, PodSpec, Probe, SeccompProfile, SecretVolumeSource, SecurityContext, TCPSocketAction,
-    TopologySpreadConstraint, Volume, VolumeMount,
+    Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, KeyToPath, ObjectFieldSelector, Pod,
+    PodReadinessGate, PodSecurityContext, PodSpec, Probe, SeccompProfile, SecretVolumeSource, SecurityContext,
+    TCPSocketAction, Volume, VolumeMount,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 use sha2::{Digest, Sha256};
 
+use super::spread::{Spread, constraint};
 use super::{PORT, conf, metadata, resources};
 use crate::api::RedisLockCluster;
 use crate::cluster::server::IDENTITY_DIRECTIVE;
@@ -30,14 +30,19 @@ pub(crate) const CONTAINER: &str = "redis";
 /// The kubelet never restarts its container (`restartPolicy: Never`), and no probe can kill it: only the operator knows when a
 /// restarted master may vote again, and a server that waits for that is healthy. Its finalizer keeps the object until the operator has
 /// read how the server ended, also where the deletion was forced.
-pub(crate) fn pod(cluster: &RedisLockCluster, master: &str, image: &str) -> Pod {
-    let spec = pod_spec(cluster, image);
+///
+/// `spread` is no part of the digest: pods are not replaced because the number of Kubernetes nodes has changed.
+pub(crate) fn pod(cluster: &RedisLockCluster, master: &str, image: &str, spread: Spread) -> Pod {
+    let mut spec = pod_spec(cluster, image);
     let mut metadata = metadata(cluster, master.to_owned(), Some(master));
     metadata.annotations = Some(BTreeMap::from([
         (names::SPEC_HASH_ANNOTATION.to_owned(), hash(&spec, cluster)),
         (names::RESTART_DELAY_ANNOTATION.to_owned(), cluster.spec.restart_delay().as_secs().to_string()),
+        // An autoscaler does not know the kind of the pod's controller, and would keep its Kubernetes node for ever.
+        ("cluster-autoscaler.kubernetes.io/safe-to-evict".to_owned(), "true".to_owned()),
     ]));
     metadata.finalizers = Some(vec![names::MASTER_FINALIZER.to_owned()]);
+    spec.topology_spread_constraints = Some(vec![constraint(cluster, spread)]);
     Pod { metadata, spec: Some(spec), ..Pod::default() }
 }
 
@@ -67,45 +72,33 @@ fn pod_spec(cluster: &RedisLockCluster, image: &str) -> PodSpec {
             seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), ..SeccompProfile::default() }),
             ..PodSecurityContext::default()
         }),
-        topology_spread_constraints: Some(vec![TopologySpreadConstraint {
-            max_skew: 1,
-            topology_key: "kubernetes.io/hostname".to_owned(),
-            // Best effort: a master that shares its Kubernetes node with another is better than no master.
-            when_unsatisfiable: "ScheduleAnyway".to_owned(),
-            label_selector: Some(LabelSelector {
-                match_labels: Some(BTreeMap::from([(names::CLUSTER_LABEL.to_owned(), cluster.name_any())])),
-                ..LabelSelector::default()
-            }),
-            ..TopologySpreadConstraint::default()
-        }]),
+        // A pod is ready only while its master votes: that is what the PodDisruptionBudget counts.
+        readiness_gates: Some(vec![PodReadinessGate { condition_type: names::ARMED_GATE.to_owned() }]),
         containers: vec![container(cluster, image)],
-        volumes: Some(vec![
-            Volume {
-                name: "config".to_owned(),
-                secret: Some(SecretVolumeSource {
-                    secret_name: Some(names::auth_secret(&cluster.name_any())),
-                    default_mode: Some(0o440),
-                    // The root key stays out of the pod.
-                    items: Some(vec![KeyToPath {
-                        key: CONFIG_KEY.to_owned(),
-                        path: CONFIG_KEY.to_owned(),
-                        ..KeyToPath::default()
-                    }]),
-                    ..SecretVolumeSource::default()
-                }),
-                ..Volume::default()
-            },
-            Volume { name: "data".to_owned(), empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() },
-        ]),
+        volumes: Some(vec![Volume {
+            name: "config".to_owned(),
+            secret: Some(SecretVolumeSource {
+                secret_name: Some(names::auth_secret(&cluster.name_any())),
+                default_mode: Some(0o440),
+                // The root key stays out of the pod.
+                items: Some(vec![KeyToPath {
+                    key: CONFIG_KEY.to_owned(),
+                    path: CONFIG_KEY.to_owned(),
+                    ..KeyToPath::default()
+                }]),
+                ..SecretVolumeSource::default()
+            }),
+            ..Volume::default()
+        }]),
         ..PodSpec::default()
     }
 }
 
 fn container(cluster: &RedisLockCluster, image: &str) -> Container {
-    let mount = |name: &str, path: &str, read_only| VolumeMount {
-        name: name.to_owned(),
-        mount_path: path.to_owned(),
-        read_only: Some(read_only),
+    let mount = VolumeMount {
+        name: "config".to_owned(),
+        mount_path: conf::FOLDER.to_owned(),
+        read_only: Some(true),
         ..VolumeMount::default()
     };
     Container {
@@ -114,7 +107,7 @@ fn container(cluster: &RedisLockCluster, image: &str) -> Container {
         image_pull_policy: Some("IfNotPresent".to_owned()),
         command: Some(vec![
             "redis-server".to_owned(),
-            format!("/etc/redlock/{CONFIG_KEY}"),
+            format!("{}/{CONFIG_KEY}", conf::FOLDER),
             // By this the operator knows whose server answers at the address of a pod.
             format!("--{IDENTITY_DIRECTIVE}"),
             format!("$({UID_VARIABLE})"),
@@ -153,7 +146,7 @@ fn container(cluster: &RedisLockCluster, image: &str) -> Container {
             capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), ..Capabilities::default() }),
             ..SecurityContext::default()
         }),
-        volume_mounts: Some(vec![mount("config", "/etc/redlock", true), mount("data", "/data", false)]),
+        volume_mounts: Some(vec![mount]),
         ..Container::default()
     }
 }

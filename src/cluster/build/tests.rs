@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::core::Duration;
 use proptest::prelude::*;
 
@@ -13,6 +13,11 @@ use crate::cluster::fixtures;
 use crate::contract::credentials::{CONFIG_KEY, ROOT_KEY, RootKey};
 
 const IMAGE: &str = "redis:7.4-alpine";
+
+/// The pod where masters must be spread.
+fn pod(cluster: &RedisLockCluster, master: &str, image: &str) -> Pod {
+    super::pod(cluster, master, image, Spread::Required)
+}
 
 fn made(cluster: &RedisLockCluster) -> String {
     let key = RootKey::from_secret(&fixed_secret()).unwrap();
@@ -88,6 +93,28 @@ fn a_change_that_pods_must_follow_changes_their_hash() {
 }
 
 #[test]
+fn pods_are_spread_over_machines_that_take_pods_and_a_changed_number_of_machines_replaces_none() {
+    let cluster = fixtures::cluster(3);
+    let spread = |spread| {
+        let pod = super::pod(&cluster, "votes-0", IMAGE, spread);
+        assert_eq!(pod.annotations()[names::SPEC_HASH_ANNOTATION], spec_hash(&cluster, IMAGE));
+        let labels = pod.metadata.labels.unwrap();
+        let constraints = pod.spec.unwrap().topology_spread_constraints.unwrap();
+        let selector = constraints[0].label_selector.clone().unwrap().match_labels.unwrap();
+        assert!(selector.iter().all(|(key, value)| labels.get(key) == Some(value)), "{selector:?}");
+        serde_json::to_value(&constraints).unwrap()
+    };
+    let [required, preferred] = [Spread::Required, Spread::Preferred].map(spread);
+    assert_eq!(required[0]["topologyKey"], "kubernetes.io/hostname");
+    assert_eq!((&required[0]["maxSkew"], &required[0]["whenUnsatisfiable"]), (&1.into(), &"DoNotSchedule".into()));
+    assert_eq!(
+        (&required[0]["nodeTaintsPolicy"], &required[0]["nodeAffinityPolicy"]),
+        (&"Honor".into(), &"Honor".into())
+    );
+    assert_eq!(preferred[0]["whenUnsatisfiable"], "ScheduleAnyway");
+}
+
+#[test]
 fn a_pod_meets_the_restricted_security_standard() {
     let pod = serde_json::to_value(pod(&fixtures::cluster(3), "votes-0", IMAGE)).unwrap();
     let spec = &pod["spec"];
@@ -99,9 +126,19 @@ fn a_pod_meets_the_restricted_security_standard() {
         assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], true);
     }
     for volume in spec["volumes"].as_array().unwrap() {
-        assert!(volume.get("secret").is_some() || volume.get("emptyDir").is_some(), "{volume}");
+        assert!(volume.get("secret").is_some(), "{volume}");
     }
     assert_eq!(spec["automountServiceAccountToken"], false);
+}
+
+/// As kubectl and the autoscaler decide: no local storage, a controller, and a word for a controller of an unknown kind.
+#[test]
+fn a_pod_can_be_drained_without_any_flag_and_removed_by_an_autoscaler() {
+    let pod = pod(&fixtures::cluster(3), "votes-0", IMAGE);
+    let volumes = &pod.spec.as_ref().unwrap().volumes;
+    assert!(volumes.iter().flatten().all(|volume| volume.empty_dir.is_none() && volume.host_path.is_none()));
+    assert!(pod.owner_references().iter().any(|owner| owner.controller == Some(true)));
+    assert_eq!(pod.annotations()["cluster-autoscaler.kubernetes.io/safe-to-evict"], "true");
 }
 
 #[test]

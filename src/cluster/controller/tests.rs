@@ -1,5 +1,6 @@
 //! The driver against a mocked API server: what is written, in which order, and when the next reconcile is due.
 
+use std::collections::HashMap;
 use std::sync::Mutex;
 
 use futures::FutureExt as _;
@@ -17,6 +18,8 @@ use crate::api::WatchedLock;
 use crate::cluster::fixtures;
 use crate::operator::leadership::Leadership;
 
+mod triggers;
+
 /// A write that the API server refuses: the object (`status`, or `<Kind> <name>`), code and reason of the refusal.
 type RefusedWrite = (&'static str, u16, &'static str);
 
@@ -27,13 +30,23 @@ struct Scenario {
     secret: Mutex<Option<Value>>,
     refusal: Option<RefusedWrite>,
     writes: Mutex<Vec<String>>,
+    events: Mutex<Vec<String>>,
+    /// Objects that it stores, by path; `None`: it stores none.
+    stored: Option<Mutex<HashMap<String, Value>>>,
 }
 
 impl Scenario {
     fn new(masters: i32, refusal: Option<RefusedWrite>) -> Arc<Self> {
         let mut cluster = fixtures::cluster(masters);
         cluster.metadata.resource_version = Some("1".to_owned());
-        Arc::new(Self { cluster: Mutex::new(cluster), secret: Mutex::default(), refusal, writes: Mutex::default() })
+        Arc::new(Self {
+            cluster: Mutex::new(cluster),
+            secret: Mutex::default(),
+            refusal,
+            writes: Mutex::default(),
+            events: Mutex::default(),
+            stored: None,
+        })
     }
 
     /// Somebody deletes the Secret with the root key.
@@ -73,6 +86,14 @@ impl Scenario {
         let failure = |code: u16, reason: &str| {
             let message = "unable to create new content in namespace keys because it is being terminated";
             let message = if reason == "Forbidden" { message } else { "" };
+            let used = self.writes.lock().unwrap().len();
+            // The numbers of a quota are those of all who use it.
+            let (reason, message) = match reason {
+                "ExceededQuota" => {
+                    ("Forbidden", format!("exceeded quota: small, requested: pods=1, used: pods={used}"))
+                }
+                _ => (reason, message.to_owned()),
+            };
             (
                 code,
                 json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": message}),
@@ -95,8 +116,18 @@ impl Scenario {
             Method::GET if path.ends_with("/configmaps/redlock-tombstones") => {
                 (200, json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "redlock-tombstones"}}))
             }
-            Method::GET => failure(404, "NotFound"),
-            Method::POST if path.contains("/events.k8s.io/") => (201, body),
+            Method::GET if path.ends_with("/nodes") => (
+                200,
+                json!({"kind": "NodeList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []}),
+            ),
+            Method::GET => match self.stored.as_ref().and_then(|stored| stored.lock().unwrap().get(path).cloned()) {
+                Some(object) => (200, object),
+                None => failure(404, "NotFound"),
+            },
+            Method::POST if path.contains("/events.k8s.io/") => {
+                self.events.lock().unwrap().push(body["reason"].as_str().unwrap_or_default().to_owned());
+                (201, body)
+            }
             Method::POST | Method::PATCH => {
                 let object = match body["kind"].as_str() {
                     Some("RedisLockCluster") => "status".to_owned(),
@@ -116,6 +147,10 @@ impl Scenario {
                 }
                 if *method == Method::POST {
                     body["metadata"]["uid"] = json!(format!("uid of {object}"));
+                    if let Some(stored) = &self.stored {
+                        let name = body["metadata"]["name"].as_str().unwrap_or_default();
+                        stored.lock().unwrap().insert(format!("{path}/{name}"), body.clone());
+                    }
                     return (201, body);
                 }
                 let version = cluster.metadata.resource_version.clone().unwrap_or_default();
@@ -175,6 +210,7 @@ async fn what_is_about_to_be_done_is_on_record_before_it_is_done() {
             "Service votes-0",
             "Service votes-1",
             "Service votes-2",
+            "PodDisruptionBudget votes",
             "Pod votes-0",
             "Pod votes-1",
             "Pod votes-2",
@@ -190,8 +226,7 @@ async fn what_is_about_to_be_done_is_on_record_before_it_is_done() {
     assert_eq!(next, Action::requeue(UNHEALTHY));
     // The API server shows none of these pods any more: they never voted, so they are made again at once.
     reconcile_once(&scenario).await.unwrap();
-    let again = ["Service votes-0", "Service votes-1", "Service votes-2", "Pod votes-0", "Pod votes-1", "Pod votes-2"];
-    assert_eq!(scenario.writes()[9..15], again);
+    assert_eq!(scenario.writes()[scenario.writes().len() - 3..], ["Pod votes-0", "Pod votes-1", "Pod votes-2"]);
     assert!(scenario.status().masters.iter().all(|row| (row.state, row.crashes) == (MasterState::Starting, 0)));
 }
 
@@ -238,13 +273,57 @@ async fn a_pod_that_is_refused_is_retried_and_the_other_masters_go_on() {
     for (code, reason) in [(409, "AlreadyExists"), (422, "Invalid")] {
         let scenario = Scenario::new(3, Some(("Pod votes-1", code, reason)));
         let next = reconcile_once(&scenario).await.unwrap();
-        assert_eq!(scenario.writes()[5..], ["Pod votes-0", "Pod votes-1", "Pod votes-2", "status"]);
+        assert_eq!(scenario.writes()[6..], ["Pod votes-0", "Pod votes-1", "Pod votes-2", "status"]);
         let rows = scenario.status().masters;
         assert!(rows[1].message.as_ref().unwrap().starts_with("its pod cannot be created: "), "{:?}", rows[1]);
         assert_eq!((&rows[1].pod_uid, rows[2].pod_uid.is_some()), (&None, true));
         let due = next.clone();
         assert!(due != Action::requeue(RETRY) && due != Action::await_change(), "{due:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_refused_for_long_is_told_once_and_tried_ever_more_rarely() {
+    let scenario = Scenario::new(1, Some(("Pod votes-0", 403, "ExceededQuota")));
+    let scenario = Arc::new(Scenario { stored: Some(Mutex::default()), ..Arc::into_inner(scenario).unwrap() });
+    let (service, requests) = mock::pair::<Request<Body>, Response<Body>>();
+    tokio::spawn(Arc::clone(&scenario).answer(requests));
+    let watched = || Arc::new(DeserializeGuard(Ok(scenario.cluster.lock().unwrap().clone())));
+    let reconciler = reconciler(kube::Client::new(service, "keys"), &watched());
+    let began = Instant::now();
+    let mut passes = 0;
+    // Each write of the status triggers another pass at once, and so do the pods of others with our labels.
+    while began.elapsed() < Duration::from_secs(1200) {
+        reconcile(watched(), Arc::clone(&reconciler)).await.unwrap();
+        passes += 1;
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    assert!(passes > 1000, "{passes}");
+    let writes = scenario.writes();
+    let of = |object: &str| writes.iter().filter(|write| *write == object).count();
+    // 2, 4, … and 64 s after each other, and then 120 s.
+    let attempts = of("Pod votes-0");
+    assert!((13..=16).contains(&attempts), "{attempts}");
+    assert_eq!(of("status"), 2, "the start, and the refusal: {writes:?}");
+    assert_eq!(writes.len(), attempts + 4, "besides, its Secret and its Service: {writes:?}");
+    assert_eq!(*scenario.events.lock().unwrap(), ["ConfigInvalid"]);
+    let status = scenario.status();
+    let condition = status.conditions.iter().find(|condition| condition.type_ == "ConfigValid").unwrap();
+    assert_eq!((&*condition.status, &*condition.reason), ("False", "PodRefused"));
+    assert!(condition.message.contains("votes-0: exceeded quota: small, requested: pods=1"), "{condition:?}");
+
+    // Another spec, which may be accepted, is tried at once.
+    scenario.cluster.lock().unwrap().metadata.generation = Some(2);
+    reconcile(watched(), Arc::clone(&reconciler)).await.unwrap();
+    let now = scenario.writes().iter().filter(|write| *write == "Pod votes-0").count();
+    assert_eq!(now, attempts + 1);
+}
+
+#[tokio::test]
+async fn a_budget_that_is_refused_holds_no_master_up() {
+    let scenario = Scenario::new(3, Some(("PodDisruptionBudget votes", 403, "ExceededQuota")));
+    reconcile_once(&scenario).await.unwrap();
+    assert_eq!(scenario.writes()[6..], ["Pod votes-0", "Pod votes-1", "Pod votes-2", "status"]);
 }
 
 #[tokio::test]
@@ -260,112 +339,4 @@ async fn a_service_that_exists_already_stops_the_reconcile_but_is_no_outdated_de
 async fn a_namespace_that_is_being_deleted_is_no_error() {
     let scenario = Scenario::new(1, Some(("Pod votes-0", 403, "Forbidden")));
     assert_eq!(reconcile_once(&scenario).await.unwrap(), Action::await_change());
-}
-
-fn lock(spec: &Value) -> WatchedLock {
-    let metadata = json!({"name": "a", "namespace": "billing", "uid": "u"});
-    let body =
-        json!({"apiVersion": "redlock.dev/v1alpha1", "kind": "DistributedLock", "metadata": metadata, "spec": spec});
-    serde_json::from_value(body).unwrap()
-}
-
-fn on_votes() -> Value {
-    json!({"clusterRef": {"name": "votes", "namespace": "keys"}})
-}
-
-#[tokio::test]
-async fn a_cluster_is_reconciled_once_all_is_listed_and_again_when_a_lock_on_it_changes() {
-    let scenario = Scenario::new(1, None);
-    let (service, requests) = mock::pair::<Request<Body>, Response<Body>>();
-    tokio::spawn(Arc::clone(&scenario).answer(requests));
-    let (ctx, mut feeds) = Context::for_tests(kube::Client::new(service, "keys"), Leadership::always());
-    let (health, shutdown) = (ctx.health.clone(), CancellationToken::new());
-    health.awaits(CLUSTER_CONTROLLER, "the first list");
-    let running = tokio::spawn(run(ctx, "redis:7.4-alpine".to_owned(), shutdown.clone()));
-    let cluster = scenario.cluster.lock().unwrap().clone();
-    feeds.clusters.list([DeserializeGuard(Ok(cluster))]);
-    for _ in 0..10 {
-        tokio::task::yield_now().await;
-    }
-    assert_eq!(scenario.writes(), [""; 0], "without the list of locks all clients would be locked out");
-    assert!(health.readiness().is_err());
-
-    feeds.locks.list([]);
-    feeds.namespaces.list([]);
-    eventually("ready", async || health.readiness().ok()).await;
-    let first = ["status", "Secret votes-auth", "Service votes-0", "Pod votes-0", "status"];
-    eventually("the first reconcile", async || (scenario.writes().len() >= first.len()).then_some(())).await;
-    assert_eq!(scenario.writes()[..first.len()], first);
-    feeds.locks.take(watcher::Event::Apply(lock(&on_votes())));
-    let again = async || (scenario.writes().iter().filter(|write| *write == "Pod votes-0").count() == 2).then_some(());
-    eventually("another reconcile, which sees that the pod is gone", again).await;
-    shutdown.cancel();
-    timeout(PATIENCE, running).await.expect("the controller ends").unwrap();
-}
-
-#[tokio::test]
-async fn a_changed_lock_names_its_cluster_and_one_that_cannot_be_read_names_all() {
-    let other = || {
-        let mut cluster = fixtures::cluster(3);
-        cluster.metadata.name = Some("other".to_owned());
-        cluster
-    };
-    let (watches, mut feeds) = Watches::new();
-    feeds.clusters.list([fixtures::cluster(3), other()].map(|cluster| kube::core::DeserializeGuard(Ok(cluster))));
-    let mut changed = Box::pin(clusters_of_changed_locks(&watches));
-    let mut named = || {
-        let names = std::iter::from_fn(|| changed.next().now_or_never().flatten()).map(|cluster| cluster.name);
-        let mut names: Vec<_> = names.collect();
-        names.sort_unstable();
-        names
-    };
-    feeds.locks.list([]);
-    assert_eq!(named(), ["other", "votes"]);
-    feeds.locks.take(watcher::Event::Apply(lock(&on_votes())));
-    assert_eq!(named(), ["votes"]);
-    feeds.locks.take(watcher::Event::Apply(lock(&json!({"clusterRef": 1}))));
-    assert_eq!(named(), ["other", "votes"]);
-    feeds.locks.take(watcher::Event::Delete(lock(&on_votes())));
-    assert_eq!(named(), ["votes"]);
-}
-
-#[tokio::test]
-async fn a_changed_namespace_names_the_clusters_that_it_uses() {
-    let named_cluster = |name: &str| {
-        let mut cluster = fixtures::cluster(3);
-        cluster.metadata.name = Some(name.to_owned());
-        DeserializeGuard(Ok(cluster))
-    };
-    let namespace = |name: &str| {
-        let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
-        metadata.into_response_partial::<Namespace>()
-    };
-    let (watches, mut feeds) = Watches::new();
-    feeds.clusters.list(["other", "votes"].map(named_cluster));
-    feeds.locks.list([lock(&on_votes())]);
-    let mut changed = Box::pin(clusters_of_changed_namespaces(&watches));
-    let mut named = || {
-        let names = std::iter::from_fn(|| changed.next().now_or_never().flatten()).map(|cluster| cluster.name);
-        let mut names: Vec<_> = names.collect();
-        names.sort_unstable();
-        names
-    };
-    feeds.namespaces.list([namespace("billing")]);
-    assert_eq!(named(), ["other", "votes"]);
-    for event in [watcher::Event::Apply(namespace("billing")), watcher::Event::Delete(namespace("billing"))] {
-        feeds.namespaces.take(event);
-        assert_eq!(named(), ["votes"]);
-    }
-    feeds.namespaces.take(watcher::Event::Apply(namespace("shop")));
-    assert_eq!(named(), [""; 0], "it uses none");
-}
-
-#[test]
-fn the_next_reconcile_is_due_when_the_first_delay_is_over_or_soon_where_something_failed() {
-    let rows = |state| [fixtures::row(MasterState::Armed), fixtures::row(state)];
-    let second = Duration::from_secs(1);
-    assert_eq!(requeue_after(&rows(MasterState::Armed), None, false), IDLE);
-    assert_eq!(requeue_after(&rows(MasterState::Quarantined), None, false), UNHEALTHY);
-    assert_eq!(requeue_after(&rows(MasterState::Quarantined), Some(second), true), second);
-    assert_eq!(requeue_after(&rows(MasterState::Armed), Some(2 * IDLE), true), RETRY);
 }

@@ -6,15 +6,22 @@
 //! - [`roll`]: a changed spec reaches the pods, one master at a time
 //! - [`validate`]: what a person has to change before the spec can be carried out
 //! - [`clients`]: which clients may log in, and how their passwords are replaced
+//! - [`spread`]: whether masters must be on different Kubernetes nodes, or only should
+//! - [`refusal`]: what is recorded of a pod that the API server refuses
+//! - [`budget`]: how many masters evictions must leave armed; [`gate`]: which of them count
 //! - [`objects`]: whether the Secret and the Services are as they should be
 //!
 //! This file puts them together, and adds what concerns more than one of them: a problem of the whole cluster stops everything,
 //! and a master gets no pod before it has its Service.
 
+pub(crate) mod budget;
 pub(crate) mod clients;
+pub(crate) mod gate;
 pub(crate) mod master;
 pub(crate) mod objects;
+pub(crate) mod refusal;
 pub(crate) mod roll;
+pub(crate) mod spread;
 #[cfg(test)]
 mod tests;
 pub(crate) mod validate;
@@ -28,6 +35,7 @@ use super::build;
 use super::observed::{Existing, Snapshot};
 use crate::api::RedisLockCluster;
 use crate::api::cluster::MasterStatus;
+use budget::{BudgetPlan, plan_budget};
 use clients::{ClientPlan, plan_clients};
 use master::{MasterAction, MasterPlan, decide_master};
 use objects::{ObjectPlan, plan_secret, plan_service};
@@ -58,6 +66,8 @@ pub(crate) struct ClusterPlan {
     pub(crate) secret: ObjectPlan<Secret>,
     /// About the Service of each master, in order. Services come before pods: a Service tells later that its master was started.
     pub(crate) services: Vec<ObjectPlan<Service>>,
+    /// About its `PodDisruptionBudget`.
+    pub(crate) budget: BudgetPlan,
     /// About each master, in order.
     pub(crate) masters: Vec<MasterPlan>,
     /// About clients.
@@ -83,7 +93,8 @@ pub(crate) fn decide(snapshot: &Snapshot, rules: &Rules) -> ClusterPlan {
     }
     let services = snapshot.masters.iter().map(|master| plan_service(rules, &snapshot.cluster, master));
     let (secret, services, clients) = (plan_secret(snapshot), services.collect(), plan_clients(snapshot, rules));
-    ClusterPlan { problems, is_blocked, secret, services, masters, clients }
+    let budget = plan_budget(rules, snapshot, &masters);
+    ClusterPlan { problems, is_blocked, secret, services, budget, masters, clients }
 }
 
 // === impl Rules ===
@@ -111,6 +122,7 @@ impl ClusterPlan {
 
     /// When to reconcile again, if nothing happens before.
     pub(crate) fn wake(&self) -> Option<Duration> {
-        self.masters.iter().filter_map(|plan| plan.wake).chain(self.clients.wake).min()
+        let others = [self.clients.wake, self.budget.wake].into_iter().flatten();
+        self.masters.iter().filter_map(|plan| plan.wake).chain(others).min()
     }
 }

@@ -54,7 +54,7 @@ pub(crate) fn plan_service(rules: &Rules, cluster: &RedisLockCluster, master: &O
 // === impl ObjectPlan ===
 
 impl<K: ResourceExt> ObjectPlan<K> {
-    fn taking_over(live: &K) -> Self {
+    pub(super) fn taking_over(live: &K) -> Self {
         // One that is being deleted is made anew once it is gone.
         if live.meta().deletion_timestamp.is_some() {
             Self::Leave
@@ -66,7 +66,7 @@ impl<K: ResourceExt> ObjectPlan<K> {
 
 impl<K: Serialize> ObjectPlan<K> {
     /// Applies `wanted` if `live` differs from it in a field of `wanted`.
-    fn applying(live: &K, wanted: K) -> Self {
+    pub(super) fn applying(live: &K, wanted: K) -> Self {
         let json = |object: &K| serde_json::to_value(object).unwrap_or_default();
         if includes(&json(live), &json(&wanted)) { Self::Leave } else { Self::Apply(Box::new(wanted)) }
     }

@@ -13,7 +13,15 @@ use crate::contract::credentials::RootKey;
 fn snapshot(masters: Vec<ObservedMaster>) -> Snapshot {
     let (cluster, key) = (cluster(3), RootKey::generate());
     let secret = Existing::Ours(build::secret(&cluster, &key));
-    Snapshot { cluster, secret, key: Some(key), masters, namespaces: BTreeMap::new(), since_rotation: None }
+    Snapshot {
+        cluster,
+        secret,
+        key: Some(key),
+        budget: Existing::Absent,
+        masters,
+        namespaces: BTreeMap::new(),
+        since_rotation: None,
+    }
 }
 
 fn first() -> ObservedMaster {

@@ -47,7 +47,8 @@ pub(crate) fn problems(snapshot: &Snapshot) -> Vec<Problem> {
     }
     let pods = snapshot.masters.iter().filter_map(|master| master.pod.foreign());
     let services = snapshot.masters.iter().filter_map(|master| master.service.foreign());
-    problems.extend(pods.chain(services).map(|name| name_conflict(name, false)));
+    let others = pods.chain(services).chain(snapshot.budget.foreign());
+    problems.extend(others.map(|name| name_conflict(name, false)));
     problems
 }
 

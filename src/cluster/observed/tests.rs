@@ -57,6 +57,14 @@ fn only_a_container_that_ended_and_a_pod_that_was_declared_dead_count_as_gone() 
 }
 
 #[test]
+fn a_readiness_gate_is_read_as_it_was_set() {
+    let gate = |conditions: Value| ObservedPod::of(&pod(&json!({}), &json!({"conditions": conditions}))).gate;
+    assert_eq!(gate(json!([{"type": "Ready", "status": "True"}])), None);
+    assert_eq!(gate(json!([{"type": "redlock.dev/armed", "status": "True"}])), Some(true));
+    assert_eq!(gate(json!([{"type": "redlock.dev/armed", "status": "False"}])), Some(false));
+}
+
+#[test]
 fn a_pod_says_why_it_waits_and_how_it_ended() {
     let container = |state: Value| json!({"containerStatuses": [{"name": "redis", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state}]});
     for (status, note) in [

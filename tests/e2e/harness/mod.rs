@@ -8,9 +8,11 @@
 //! - [`forward`]: a stream to a port of a pod
 //! - [`redis`]: direct connections to the masters of a cluster
 //! - [`probe`]: the owners of a key on each master over time
+//! - [`audit`]: what the operator has written to the API server
 //! - [`agent`]: sidecars, and a check that never two of them lead
 
 pub mod agent;
+pub mod audit;
 pub mod forward;
 pub mod install;
 pub mod machine;

@@ -14,6 +14,7 @@ fn snapshot() -> Snapshot {
         cluster: cluster(3),
         secret: Existing::Absent,
         key: Some(RootKey::generate()),
+        budget: Existing::Absent,
         masters: Vec::new(),
         namespaces: BTreeMap::from([("billing".to_owned(), client("uid-1", true))]),
         since_rotation: None,

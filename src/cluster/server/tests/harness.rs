@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use tokio::process::Child;
 
 use crate::api::cluster::ClientScripts;
-use crate::cluster::build::conf::redis_conf;
+use crate::cluster::build::conf::{FOLDER, redis_conf};
 use crate::cluster::server::acl::Clients;
 use crate::cluster::server::fitness::Facts;
 use crate::cluster::server::{Admin, AdminError, IDENTITY_DIRECTIVE};
@@ -19,6 +19,9 @@ use crate::contract::names::{EVERY_NAMESPACE, client_user};
 
 /// The uid of the pod for which each server says that it was started.
 pub(crate) const POD_UID: &str = "11111111-2222-3333-4444-666666666666";
+
+/// A folder to which not even root can write.
+pub(crate) const UNWRITABLE: &str = "/proc";
 
 /// A server as a master's pod runs it, except for its port and folder.
 pub(crate) struct MasterServer {
@@ -39,9 +42,9 @@ impl MasterServer {
     pub(crate) async fn start_in(key: &RootKey, environment: &[(&'static str, String)]) -> Self {
         on_free_port(async |port| {
             let folder = tempfile::tempdir().expect("a folder for the server");
-            // The data folder of a pod does not exist here, and the server changes to it as soon as it reads the line.
+            // The folder of a pod does not exist here. Nobody can write to it either.
             let conf = redis_conf(&key.operator_password(), 64 << 20);
-            let conf = conf.replace("\ndir /data\n", &format!("\ndir {}\n", folder.path().display()));
+            let conf = conf.replace(&format!("\ndir {FOLDER}\n"), &format!("\ndir {UNWRITABLE}\n"));
             std::fs::write(folder.path().join("redis.conf"), conf).expect("the configuration file");
             let process = spawn(port, &folder, environment);
             let mut server = Self { key: key.clone(), port, process, folder, scripts: ClientScripts::Any };

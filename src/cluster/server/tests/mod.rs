@@ -14,7 +14,7 @@ use super::arm::ArmError;
 use super::{Admin, AdminError};
 use crate::contract::credentials::RootKey;
 use crate::contract::names::{EVERY_NAMESPACE, client_user};
-use harness::MasterServer;
+use harness::{MasterServer, UNWRITABLE};
 
 #[tokio::test]
 async fn a_fresh_server_is_fit_and_lets_nobody_in_but_the_operator() {
@@ -28,6 +28,18 @@ async fn a_fresh_server_is_fit_and_lets_nobody_in_but_the_operator() {
     let refused = redis::cmd("PING").exec_async(&mut anonymous).await.unwrap_err();
     assert_eq!(refused.code(), Some("NOAUTH"));
     assert!(server.as_client::<String>("tests", "PING").await.is_err());
+}
+
+#[tokio::test]
+async fn a_server_needs_no_folder_that_it_can_write_to() {
+    let probe = std::path::Path::new(UNWRITABLE).join("probe");
+    assert!(std::fs::write(&probe, "").is_err(), "{UNWRITABLE} can be written to");
+    let server = MasterServer::start(&RootKey::generate()).await;
+    assert_eq!(server.as_operator::<Vec<String>>("CONFIG GET dir").await, ["dir", UNWRITABLE]);
+    server.arm(&["tests"]).await;
+    server.as_client::<()>("tests", "SET redlock:tests/a x PX 5000").await.unwrap();
+    assert_eq!(server.as_operator::<String>("INFO persistence").await.matches("status:err").count(), 0);
+    assert_eq!(server.facts().await.unfit, None);
 }
 
 #[tokio::test]
