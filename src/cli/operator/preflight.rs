@@ -153,11 +153,12 @@ mod tests {
 
     #[tokio::test]
     async fn every_missing_permission_is_named_at_once() {
-        let client = client(|asked| ["patch pods", "create configmaps"].contains(&asked).then_some((403, "Forbidden")));
+        let client =
+            client(|asked| ["delete pods", "create configmaps"].contains(&asked).then_some((403, "Forbidden")));
         let error = check(&client, "redlock", "redlock-operator").await.unwrap_err();
         assert_eq!(
             error.to_string(),
-            "not permitted to patch pods in all namespaces, create configmaps in redlock: install the operator's roles (Helm: \
+            "not permitted to delete pods in all namespaces, create configmaps in redlock: install the operator's roles (Helm: \
              rbac.create=true)"
         );
     }
