@@ -200,6 +200,7 @@ mod tests {
             tally.hear(master, answer);
         }
         assert_eq!(tally.to_release().collect::<Vec<_>>(), [0, 1, 2, 4], "master 2 has not answered");
+        assert_eq!(tally.in_doubt(), [0]);
         assert_eq!(tally.take_failures(), [(0, MasterError::Timeout)]);
         let reset = MasterError::Unreachable("reset".to_owned());
         let mut tally = VoteTally::new(Quorum::of(3));
