@@ -17,6 +17,7 @@ use crate::contract::names::{LEASE, TOMBSTONES};
 const AT_A_TIME: usize = 8;
 
 /// Verbs on a resource.
+#[derive(Clone, Copy)]
 struct Permission {
     group: &'static str,
     resource: &'static str,
