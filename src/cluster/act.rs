@@ -254,7 +254,7 @@ impl Executor<'_> {
     }
 
     async fn protect_pod(&self, master: &ObservedMaster) -> Result<Attempt, Error> {
-        if let Some(pod) = master.pod.ours() {
+        if let Some(pod) = master.pod.of_our_making() {
             finalizer::add::<Pod>(self.api, &self.metadata_of(master, pod), names::MASTER_FINALIZER).await?;
         }
         // The pod has changed, which triggers the next reconcile.

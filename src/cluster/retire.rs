@@ -83,6 +83,10 @@ pub(crate) async fn retire(
     }
     for (pod, end) in ends {
         if pod.meta().deletion_timestamp.is_none() {
+            if end == End::Unknown {
+                // A pod that was restored, or had its finalizer taken off, would vanish without its end being seen.
+                finalizer::add::<Pod>(&ctx.api, pod.meta(), names::MASTER_FINALIZER).await?;
+            }
             ctx.api.delete::<Pod>(namespace, &pod.name_any(), &pod.uid().unwrap_or_default()).await?;
         }
         if end != End::Unknown {

@@ -89,6 +89,15 @@ pub(crate) fn decide_master(rules: &Rules, master: &ObservedMaster) -> MasterPla
     plan
 }
 
+/// How a pod is removed whose server may run: never without the finalizer, by which its end is seen.
+fn removal_of(pod: &ObservedPod) -> MasterAction {
+    match (pod.is_deleting, pod.is_protected()) {
+        (true, _) => MasterAction::Nothing,
+        (false, true) => MasterAction::Delete,
+        (false, false) => MasterAction::Protect,
+    }
+}
+
 // === impl MasterPlan ===
 
 impl MasterPlan {
@@ -172,7 +181,7 @@ impl MasterPlan {
             self.action = MasterAction::Release;
         } else {
             self.row.state = MasterState::Terminating;
-            self.action = if pod.is_deleting { MasterAction::Nothing } else { MasterAction::Delete };
+            self.action = removal_of(pod);
         }
     }
 
@@ -218,11 +227,7 @@ impl MasterPlan {
         self.row.state = MasterState::Terminating;
         self.row.pod_uid = Some(pod.uid.clone());
         self.row.armed_since = None;
-        if !pod.is_protected() && !pod.is_deleting {
-            self.action = MasterAction::Protect;
-        } else if !pod.is_deleting {
-            self.action = MasterAction::Delete;
-        }
+        self.action = removal_of(pod);
     }
 
     /// Its pod ended before its server was armed. It took no vote along, so there is no delay for it.
@@ -246,7 +251,7 @@ impl MasterPlan {
         if is_of(&self.row, pod) && self.row.state == MasterState::Terminating && self.row.restart_not_before.is_some()
         {
             // It has lost its data, and its pod is not deleted yet.
-            self.action = if pod.is_protected() { MasterAction::Delete } else { MasterAction::Protect };
+            self.action = removal_of(pod);
             return;
         }
         if !is_of(&self.row, pod) {

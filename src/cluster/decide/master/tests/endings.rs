@@ -80,6 +80,10 @@ fn a_pod_of_a_former_cluster_is_removed_and_the_delay_counts_from_its_end() {
         let first = master(None, orphan(stage), ObservedServer::NotAsked);
         let plan = expect(&rules(0), &first, MasterState::Terminating, MasterAction::Delete);
         assert_eq!((plan.row.pod_uid.as_deref(), plan.row.node_name.as_deref()), (Some("pod-0"), Some("n1")));
+        // A restored one has no finalizer: it would vanish without its end being seen.
+        let bare = Existing::Orphan(ObservedPod { finalizers: Vec::new(), ..observed_pod("pod-0", stage) });
+        let bare = master(Some(plan.row.clone()), bare, ObservedServer::NotAsked);
+        expect(&rules(0), &bare, MasterState::Terminating, MasterAction::Protect);
         let still = Existing::Orphan(ObservedPod { is_deleting: true, ..observed_pod("pod-0", Stage::Doubtful) });
         let again = master(Some(plan.row.clone()), still, ObservedServer::NotAsked);
         let again = expect(&rules(100), &again, MasterState::Terminating, MasterAction::Nothing);
