@@ -7,7 +7,7 @@
 //! there after all goes on as if nothing had happened: it adds the finalizers again.
 //!
 //! # Layout
-//! - [`sweep`]: the objects of a kind, page by page
+//! - [`mod@sweep`]: the objects of a kind, page by page
 
 mod sweep;
 
