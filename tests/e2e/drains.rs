@@ -17,8 +17,8 @@ use crate::harness::{Env, LABEL, existing_cluster, install, kubectl, scenario_th
 
 /// Masters of a scenario's cluster.
 const MASTERS: usize = 5;
-/// Longest lease and restart delay there.
-const DELAY: &str = "8s";
+/// Longest lease there.
+const TTL: &str = "5s";
 /// A drain replaces up to all masters, one after the other.
 const DRAIN_TIMEOUT: &str = "--timeout=300s";
 
@@ -32,7 +32,7 @@ async fn draining_one_machine_after_the_other_never_loses_a_held_lock_and_each_d
         install::scale_operator(2).await;
         install::wait_until_one_leads().await;
         assert_spread(env).await;
-        create_lock(env, "report", "report", "job/report", DELAY).await;
+        create_lock(env, "report", "report", "job/report", TTL).await;
         let lock = held(env, "report").await;
         let probe = Probe::start(&masters, &redis_key(env, "report")).await;
 
@@ -68,7 +68,7 @@ async fn a_master_that_stays_broken_holds_a_drain_up_only_until_it_has_been_out_
     }
     scenario_that_disturbs_the_operator("broken-drain", async |env| {
         let masters = ready_cluster(env).await;
-        create_lock(env, "report", "report", "job/report", DELAY).await;
+        create_lock(env, "report", "report", "job/report", TTL).await;
         let lock = held(env, "report").await;
         // There is no room for the fifth pod once it is gone.
         let quotas: Api<ResourceQuota> = env.api();
@@ -103,7 +103,7 @@ async fn a_master_that_stays_broken_holds_a_drain_up_only_until_it_has_been_out_
 }
 
 async fn ready_cluster(env: &Env) -> Masters {
-    create_cluster(env, json!({"masters": MASTERS, "maxTTL": DELAY, "restartDelay": DELAY})).await;
+    create_cluster(env, json!({"masters": MASTERS, "maxTTL": TTL, "restartDelay": "8s"})).await;
     ready(env).await;
     // A pod of another scenario that is still ending would hold up a drain, or refuse it.
     let namespaces: Api<Namespace> = Api::all(env.client.clone());

@@ -22,7 +22,7 @@ async fn a_quota_that_refuses_a_pod_is_told_in_its_words_costs_few_writes_and_he
         quotas.create(&PostParams::default(), &serde_json::from_value(quota).unwrap()).await.unwrap();
         let enforced = |q: &ResourceQuota| q.status.as_ref().is_some_and(|s| s.hard.is_some());
         wait::until(&quotas, "small", "enforced", enforced).await;
-        create_cluster(env, json!({"masters": 3, "maxTTL": "5s", "restartDelay": "5s"})).await;
+        create_cluster(env, json!({"masters": 3, "maxTTL": "5s", "restartDelay": "8s"})).await;
         let message = refused(env).await;
         assert!(message.contains("exceeded quota: small"), "{message}");
         let clusters: Api<RedisLockCluster> = env.api();
@@ -42,7 +42,7 @@ async fn a_limit_range_that_refuses_all_pods_is_told_in_its_words_and_a_changed_
         let range = json!({"metadata": {"name": "small"}, "spec": {"limits": limits}});
         let ranges: Api<LimitRange> = env.api();
         ranges.create(&PostParams::default(), &serde_json::from_value(range).unwrap()).await.unwrap();
-        create_cluster(env, json!({"masters": 3, "maxTTL": "5s", "restartDelay": "5s"})).await;
+        create_cluster(env, json!({"masters": 3, "maxTTL": "5s", "restartDelay": "8s"})).await;
         let message = refused(env).await;
         assert!(message.contains("maximum memory usage per Container is 48Mi, but limit is 64Mi"), "{message}");
         assert_few_writes(env, 3).await;
