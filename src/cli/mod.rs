@@ -68,6 +68,10 @@ struct OperatorArgs {
     /// Image of masters whose RedisLockCluster does not name one: Redis 7 or later, or Valkey.
     #[arg(long, env = "REDLOCK_REDIS_IMAGE", default_value = "redis:7.4-alpine", value_parser = NonEmptyStringValueParser::new())]
     redis_image: String,
+    /// How many statuses of locks a second have renewTime, validUntil and validity refreshed, for all locks together. 0: statuses show
+    /// none of them.
+    #[arg(long, env = "REDLOCK_STATUS_REFRESHES", default_value = "10", value_name = "PER_SECOND")]
+    status_refreshes: u32,
     /// Address of the HTTP server: /livez, /readyz, /metrics.
     #[arg(long, env = "REDLOCK_LISTEN", default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
@@ -153,9 +157,9 @@ impl Command {
         match self {
             Self::Crds(args) => finish(crds::write(args.out.as_deref(), args.chart.as_deref()), |_| FAILED),
             Self::Operator(args) => {
-                let OperatorArgs { redis_image, listen, namespace, pod_name, pod_uid, log } = args;
+                let OperatorArgs { redis_image, status_refreshes, listen, namespace, pod_name, pod_uid, log } = args;
                 log.init();
-                let options = operator::Options { redis_image, listen, namespace, pod_name, pod_uid };
+                let options = operator::Options { redis_image, status_refreshes, listen, namespace, pod_name, pod_uid };
                 finish(block_on(operator::run(options)), |_| FAILED)
             }
             Self::Cleanup(args) => {

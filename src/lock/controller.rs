@@ -30,9 +30,6 @@ use crate::operator::{Context, controller_config, error_chain};
 
 /// The name of this controller in metrics.
 const CONTROLLER: &str = "lock";
-/// How many statuses a second have their times refreshed, for all locks together.
-const STATUS_WRITES_PER_SECOND: u32 = 20;
-
 /// How often a lock is reconciled without a trigger, to repair what somebody else changed.
 const HEAL_AFTER: Duration = Duration::from_mins(10);
 /// How soon a missing Secret of a cluster is read again. Secrets are not watched.
@@ -43,10 +40,11 @@ const CREDENTIALS_AFTER: Duration = Duration::from_secs(6);
 const NAME_CONFLICT_AFTER: Duration = Duration::from_secs(30);
 
 /// Runs the controller and the keeper until `shutdown`, then leaves the leases on the masters for the next process to
-/// adopt. Returns earlier only if a part of it ended that must not.
-pub(crate) async fn run(ctx: Context, shutdown: CancellationToken) {
+/// adopt. Returns earlier only if a part of it ended that must not. `status_refreshes`: how many statuses a second have their times
+/// refreshed, for all locks together; with 0 statuses show no times.
+pub(crate) async fn run(ctx: Context, status_refreshes: u32, shutdown: CancellationToken) {
     let (sender, sent_events) = EventSender::channel();
-    let (schedule, scheduled) = StatusSchedule::new(STATUS_WRITES_PER_SECOND);
+    let (schedule, scheduled) = StatusSchedule::new(status_refreshes);
     let schedule = Arc::new(schedule);
     let reconciler = Arc::new(Reconciler::new(&ctx, sender, Arc::clone(&schedule)));
     // The shared watch feeds the store and triggers the reconciles, so the controller has no stream of its own.

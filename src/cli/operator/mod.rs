@@ -56,6 +56,8 @@ const API_SERVER: &str = "operator";
 pub(super) struct Options {
     /// Image of masters whose cluster does not name one.
     pub redis_image: String,
+    /// How many statuses of locks a second have their times refreshed.
+    pub status_refreshes: u32,
     /// Address of the HTTP server.
     pub listen: SocketAddr,
     /// The namespace of the operator and its Lease; the kubeconfig's by default.
@@ -170,7 +172,7 @@ fn start(
     tasks.spawn(NAMESPACE_WATCH, returns(namespaces.run(ctx.client.clone(), ctx.metrics.clone())));
     let cluster = cluster::run(ctx.clone(), options.redis_image.clone(), shutdown.clone());
     tasks.spawn(CLUSTER_CONTROLLER, returns(cluster));
-    let lock = lock::run(ctx.clone(), shutdown.clone());
+    let lock = lock::run(ctx.clone(), options.status_refreshes, shutdown.clone());
     tasks.spawn(LOCK_CONTROLLER, returns(lock));
     tasks.spawn(LEASE_TASK, candidate.run(shutdown.clone(), release.clone()));
 }

@@ -312,7 +312,7 @@ async fn what_is_listed_and_what_changes_is_reconciled_until_the_controller_is_s
     let (ctx, shutdown) = (bench.reconciler.ctx.clone(), CancellationToken::new());
     ctx.health.awaits(LOCK_CONTROLLER, "the first list");
     bench.feeds.locks.list([fixtures::watched(fixtures::lock())]);
-    let running = tokio::spawn(run(ctx.clone(), shutdown.clone()));
+    let running = tokio::spawn(run(ctx.clone(), 20, shutdown.clone()));
     let status = format!("PATCH {STATUS}");
     assert_eq!(reason(&bench.until_asked(&status).await, "ClusterAvailable"), "False ClusterNotFound");
     assert_eq!(ctx.health.readiness(), Ok(()));
