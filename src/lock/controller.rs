@@ -171,6 +171,10 @@ fn retry_after(category: Category) -> Duration {
 
 fn report(error: &controller::Error<Error, watcher::Error>) {
     match error {
+        // Ordinary where several write to an object, and retried at once.
+        controller::Error::ReconcilerFailed(error, lock) if error.is_outdated_write() => {
+            debug!(%lock, error = error_chain(error), "decided on an outdated object");
+        }
         controller::Error::ReconcilerFailed(error, lock) => {
             let category = error.category().as_str();
             warn!(%lock, category, error = error_chain(error), "failed to reconcile a lock");

@@ -41,6 +41,12 @@ pub(crate) enum Error {
         /// What was to be done.
         action: String,
     },
+    /// The object was changed since it was read, so that what was decided may be out of date.
+    #[error("failed to {action}: it was changed meanwhile")]
+    Outdated {
+        /// What was to be done.
+        action: String,
+    },
     /// This process does not lead any more.
     #[error("this process does not lead any more")]
     NotLeading,
@@ -148,6 +154,7 @@ impl Error {
                 _ => Category::Connection,
             },
             Self::Timeout { .. } => Category::Timeout,
+            Self::Outdated { .. } => Category::Conflict,
             Self::NotLeading => Category::NotLeading,
             Self::Internal(_) => Category::Internal,
         }
@@ -157,8 +164,11 @@ impl Error {
     ///
     /// Narrower than [`Category::Conflict`], which is also that an object exists already.
     pub(crate) fn is_outdated_write(&self) -> bool {
-        let Self::Request { source, .. } = self else { return false };
-        matches!(&**source, kube::Error::Api(status) if status.is_conflict())
+        match self {
+            Self::Outdated { .. } => true,
+            Self::Request { source, .. } => matches!(&**source, kube::Error::Api(status) if status.is_conflict()),
+            _ => false,
+        }
     }
 }
 
@@ -281,14 +291,15 @@ impl ApiServer {
         send("set a condition of", describe::<Pod>(name), api.patch_status(name, &params, &patch)).await.map(drop)
     }
 
-    /// Changes the metadata of this very object by a JSON patch.
+    /// Changes the metadata of this very object by a JSON patch, and returns them. Fails with an outdated write if an operation that
+    /// tests something finds another value.
     pub(crate) async fn patch_metadata<K: Object>(
         &self,
         namespace: &str,
         name: &str,
         uid: &str,
         operations: &[serde_json::Value],
-    ) -> Result<(), Error> {
+    ) -> Result<PartialObjectMeta<K>, Error> {
         self.require_leadership()?;
         // The object of the same name that was created since is another.
         let mut patch = vec![json!({"op": "test", "path": "/metadata/uid", "value": uid})];
@@ -298,7 +309,10 @@ impl ApiServer {
         let api = self.api::<K>(namespace);
         let (params, patch) = (PatchParams::default(), Patch::Json::<()>(patch));
         let patched = api.patch_metadata(name, &params, &patch);
-        send("patch the metadata of", describe::<K>(name), patched).await.map(drop)
+        match send("patch the metadata of", describe::<K>(name), patched).await {
+            Err(Error::Request { action, source }) if is_failed_test(&source) => Err(Error::Outdated { action }),
+            result => result,
+        }
     }
 
     fn api<K: Object>(&self, namespace: &str) -> Api<K> {
@@ -310,6 +324,13 @@ impl fmt::Debug for ApiServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ApiServer").finish_non_exhaustive()
     }
+}
+
+/// Whether a JSON patch was refused because a value is not the one that it tests. An object that would not be valid is refused with the
+/// same code, and with causes.
+fn is_failed_test(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else { return false };
+    status.code == 422 && status.details.as_ref().is_none_or(|details| details.causes.is_empty())
 }
 
 fn describe<K: Resource<DynamicType = ()>>(name: &str) -> String {

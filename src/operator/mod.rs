@@ -4,7 +4,7 @@
 //! - [`watch`]: one watch and one store a kind
 //! - [`api_server`]: the one way to the API server: timeouts, errors, no write without leadership
 //! - [`lease`]: the `Lease` by which one of several operators decides; [`leadership`]: what the others ask of it
-//! - [`finalizer`]: finalizers, by patches that lose nobody else's
+//! - [`finalizer`]: finalizers, by patches that lose nobody else's; [`own_write`]: whether a cache shows what this process wrote
 //! - [`events`]: Kubernetes Events; [`metrics`]: what is counted; [`health`]: what the probes are told
 
 pub(crate) mod api_server;
@@ -14,6 +14,7 @@ pub(crate) mod health;
 pub(crate) mod leadership;
 pub(crate) mod lease;
 pub(crate) mod metrics;
+pub(crate) mod own_write;
 pub(crate) mod watch;
 
 use kube::runtime::{controller, watcher};
@@ -51,7 +52,7 @@ impl Context {
     /// A context over this client, and what feeds its watches.
     pub(crate) fn for_tests(client: kube::Client, leadership: Leadership) -> (Self, watch::Feeds) {
         let (watches, feeds) = Watches::new();
-        let events = Events::new(kube::runtime::events::Recorder::new(client.clone(), "test".into()));
+        let events = Events::new(client.clone(), "test".into());
         let api = ApiServer::new(client.clone(), leadership.clone());
         let (metrics, health) = (Metrics::default(), Health::new());
         let namespace = "redlock-system".to_owned();

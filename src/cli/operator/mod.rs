@@ -13,7 +13,7 @@ mod supervisor;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use kube::runtime::events::{Recorder, Reporter};
+use kube::runtime::events::Reporter;
 use kube::{Client, Config};
 use tokio::net::TcpListener;
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -115,7 +115,7 @@ pub(super) async fn run(options: Options) -> Result<(), Error> {
     let reporter = Reporter { controller: REPORTER.to_owned(), instance: options.pod_name.clone() };
     let (watches, feeds) = Watches::new();
     let ctx = Context {
-        events: Events::new(Recorder::new(client.clone(), reporter)),
+        events: Events::new(client.clone(), reporter),
         api: ApiServer::new(client.clone(), leadership.clone()),
         namespace: namespace.clone(),
         watches,
