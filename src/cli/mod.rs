@@ -72,6 +72,9 @@ struct OperatorArgs {
     /// none of them.
     #[arg(long, env = "REDLOCK_STATUS_REFRESHES", default_value = "10", value_name = "PER_SECOND")]
     status_refreshes: u32,
+    /// Give each lock a metric of its own, redlock_lock_held: with ten thousand locks ten thousand series.
+    #[arg(long, env = "REDLOCK_LOCK_METRICS")]
+    lock_metrics: bool,
     /// Address of the HTTP server: /livez, /readyz, /metrics.
     #[arg(long, env = "REDLOCK_LISTEN", default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
@@ -157,9 +160,26 @@ impl Command {
         match self {
             Self::Crds(args) => finish(crds::write(args.out.as_deref(), args.chart.as_deref()), |_| FAILED),
             Self::Operator(args) => {
-                let OperatorArgs { redis_image, status_refreshes, listen, namespace, pod_name, pod_uid, log } = args;
+                let OperatorArgs {
+                    redis_image,
+                    status_refreshes,
+                    lock_metrics,
+                    listen,
+                    namespace,
+                    pod_name,
+                    pod_uid,
+                    log,
+                } = args;
                 log.init();
-                let options = operator::Options { redis_image, status_refreshes, listen, namespace, pod_name, pod_uid };
+                let options = operator::Options {
+                    redis_image,
+                    status_refreshes,
+                    lock_metrics,
+                    listen,
+                    namespace,
+                    pod_name,
+                    pod_uid,
+                };
                 finish(block_on(operator::run(options)), |_| FAILED)
             }
             Self::Cleanup(args) => {

@@ -42,7 +42,7 @@ impl Reconciler {
             keeper: Keeper::new(Arc::new(context)),
             schedule,
             finalizers: AddedFinalizers::default(),
-            connections: Connections::new(ctx.api.clone()),
+            connections: Connections::new(ctx.api.clone(), ctx.metrics.clone()),
             client_secrets: ClientSecrets::new(ctx.api.clone()),
         }
     }

@@ -112,11 +112,12 @@ mod tests {
 
     use super::*;
     use crate::operator::leadership::Leadership;
+    use crate::operator::metrics::Metrics;
 
     #[tokio::test]
     async fn a_finalizer_is_added_once_while_the_cache_does_not_show_it_and_again_when_it_was_taken_off() {
         let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
-        let api = ApiServer::new(Client::new(service, "shop"), Leadership::always());
+        let api = ApiServer::new(Client::new(service, "shop"), Leadership::always(), Metrics::default());
         let server = tokio::spawn(async move {
             let mut patches = 0;
             while let Some((request, send)) = handle.next_request().await {

@@ -53,8 +53,8 @@ impl Context {
     pub(crate) fn for_tests(client: kube::Client, leadership: Leadership) -> (Self, watch::Feeds) {
         let (watches, feeds) = Watches::new();
         let events = Events::new(client.clone(), "test".into());
-        let api = ApiServer::new(client.clone(), leadership.clone());
-        let (metrics, health) = (Metrics::default(), Health::new());
+        let (metrics, health) = (Metrics::new(true), Health::new());
+        let api = ApiServer::new(client.clone(), leadership.clone(), metrics.clone());
         let namespace = "redlock-system".to_owned();
         (Self { client, api, namespace, watches, events, metrics, leadership, health }, feeds)
     }

@@ -31,6 +31,7 @@ use crate::operator::api_server::{self, ApiServer};
 use crate::operator::error_chain;
 use crate::operator::leadership::Leadership;
 use crate::operator::lease::{self, LeaseCandidate};
+use crate::operator::metrics::Metrics;
 use sweep::{Swept, sweep};
 
 /// The settings of the command.
@@ -111,7 +112,7 @@ async fn clean_up(
     out: &mut (impl io::Write + Send),
 ) -> Result<(), Error> {
     let namespace = options.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
-    let unguarded = ApiServer::new(client.clone(), Leadership::always());
+    let unguarded = ApiServer::new(client.clone(), Leadership::always(), Metrics::default());
     if options.dry_run || options.without_lease {
         return tokio::select! {
             swept = sweep_all(&unguarded, &namespace, options.dry_run, out) => swept,
@@ -131,7 +132,7 @@ async fn clean_up(
     let (candidate, leadership) = LeaseCandidate::new(lease_client, &namespace, LEASE, identity);
     let release = CancellationToken::new();
     let mut candidate = tokio::spawn(candidate.run(CancellationToken::new(), release.clone()));
-    let api = ApiServer::new(client, leadership.clone());
+    let api = ApiServer::new(client, leadership.clone(), Metrics::default());
     let result = tokio::select! {
         result = when_leading(&api, &leadership, &namespace, &options, out) => result,
         ended = &mut candidate => return Err(Error::Lost(why_ended(ended))),

@@ -58,6 +58,8 @@ pub(super) struct Options {
     pub redis_image: String,
     /// How many statuses of locks a second have their times refreshed.
     pub status_refreshes: u32,
+    /// Whether each lock has a metric of its own.
+    pub lock_metrics: bool,
     /// Address of the HTTP server.
     pub listen: SocketAddr,
     /// The namespace of the operator and its Lease; the kubeconfig's by default.
@@ -114,13 +116,14 @@ pub(super) async fn run(options: Options) -> Result<(), Error> {
     let (candidate, leadership) = LeaseCandidate::new(lease_client, &namespace, LEASE, identity);
     let reporter = Reporter { controller: REPORTER.to_owned(), instance: options.pod_name.clone() };
     let (watches, feeds) = Watches::new();
+    let metrics = Metrics::new(options.lock_metrics);
     let ctx = Context {
         events: Events::new(client.clone(), reporter),
-        api: ApiServer::new(client.clone(), leadership.clone()),
+        api: ApiServer::new(client.clone(), leadership.clone(), metrics.clone()),
         namespace: namespace.clone(),
         watches,
         client,
-        metrics: Metrics::default(),
+        metrics,
         leadership,
         health: Health::new(),
     };

@@ -44,7 +44,7 @@ fn an_object_that_exists_already_is_no_outdated_write() {
 
 fn api_server(leadership: Leadership) -> (ApiServer, Handle<Request<Body>, Response<Body>>) {
     let (service, handle) = mock::pair::<Request<Body>, Response<Body>>();
-    (ApiServer::new(Client::new(service, "shop"), leadership), handle)
+    (ApiServer::new(Client::new(service, "shop"), leadership, Metrics::default()), handle)
 }
 
 #[tokio::test(start_paused = true)]
