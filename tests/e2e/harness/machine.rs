@@ -26,12 +26,22 @@ pub fn server_runs(pod: &Pod) -> bool {
     server(&pod.uid().expect("a pod has a UID")).is_some()
 }
 
-/// The process of the server in a pod, by its control group.
+/// The process of that name in a pod.
+pub fn process_of(pod: &Pod, name: &str) -> Option<i32> {
+    process(&pod.uid().expect("a pod has a UID"), name)?.parse().ok()
+}
+
+/// The process of the server in a pod.
 fn server(uid: &str) -> Option<String> {
+    process(uid, "redis-server")
+}
+
+/// A process of a pod, by its control group.
+fn process(uid: &str, name: &str) -> Option<String> {
     let processes = fs::read_dir("/proc").expect("processes").filter_map(Result::ok);
     processes.map(|process| process.path()).find_map(|process| {
         let read = |file: &str| fs::read_to_string(process.join(file)).unwrap_or_default();
-        let is_it = read("comm").trim() == "redis-server" && read("cgroup").contains(&format!("pod{uid}"));
+        let is_it = read("comm").trim() == name && read("cgroup").contains(&format!("pod{uid}"));
         is_it.then(|| process.file_name()?.to_str().map(str::to_owned)).flatten()
     })
 }
