@@ -34,5 +34,7 @@ say "end-to-end tests: ${E2E_TEST:-e2e}"
 # Without -p: the same features of dependencies as in `cargo test`, so that nothing is compiled twice.
 slow=()
 [[ ${E2E_FULL:-} != 1 ]] || slow=(--include-ignored)
+features=()
+[[ -z ${E2E_FEATURES:-} ]] || features=(--features "$E2E_FEATURES")
 E2E_OPERATOR_IMAGE=$(image_tag) E2E_REDIS_IMAGE=${REDIS_IMAGE:-} \
-  cargo test --locked --test "${E2E_TEST:-e2e}" -- --test-threads="${E2E_THREADS:-4}" "${slow[@]}" "$@"
+  cargo test --locked "${features[@]}" --test "${E2E_TEST:-e2e}" -- --test-threads="${E2E_THREADS:-4}" "${slow[@]}" "$@"

@@ -173,6 +173,7 @@ fn cpu_of(pid: i32) -> f64 {
 
 fn memory_of(pid: i32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the operator runs");
-    let kilobytes = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse::<u64>().ok());
+    let kilobytes =
+        status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse::<u64>().ok());
     kilobytes.expect("VmRSS") * 1024
 }
