@@ -48,6 +48,10 @@ e2e: ## Tests on a real Kubernetes (TEST=name: only those; KEEP=1: leave the clu
 e2e-full: ## The same, with the tests in which Kubernetes gives a dead machine up (a minute each)
 	@E2E_FULL=1 hack/e2e.sh $(TEST)
 
+.PHONY: storm
+storm: ## The short form of chaos: two minutes
+	@hack/chaos.sh no_two_hold_a_lock_in_a_short_storm
+
 .PHONY: chaos
 chaos: ## A storm of faults over all parts on the local cluster: MINUTES=30 SEED=1
 	CHAOS_MINUTES='$(MINUTES)' CHAOS_SEED='$(SEED)' hack/chaos.sh --include-ignored long_storm

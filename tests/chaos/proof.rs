@@ -70,6 +70,7 @@ impl Operator {
         let child = Command::new(env!("CARGO_BIN_EXE_redlock"))
             .args(["operator", "--listen=127.0.0.1:0", "--redis-image=localhost/redis:dev"])
             .env("POD_NAMESPACE", install::NAMESPACE)
+            .env("RUST_LOG", "warn")
             .spawn()
             .expect("the operator");
         Self(child)
