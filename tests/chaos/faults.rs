@@ -117,7 +117,7 @@ async fn befalls(world: &World<'_>, Fault { kind, target, length }: Fault) -> Re
             Ok(())
         }
         Kind::KillLeader => {
-            let pod = world.history.leader(lock).ok_or("nobody leads")?;
+            let pod = a_leader(world, lock).ok_or("no sidecar leads")?;
             let sidecars = inside::processes("redlock").into_iter().filter(|process| process.pod == pod).collect();
             end(sidecars, 0)?;
             // A container that is killed again and again waits ever longer; another pod takes its place.
@@ -125,12 +125,17 @@ async fn befalls(world: &World<'_>, Fault { kind, target, length }: Fault) -> Re
             delete_pod(world, &name, &["--force", "--grace-period=0"]).await
         }
         Kind::DeleteLeader => {
-            let pod = world.history.leader(lock).ok_or("nobody leads")?;
+            let pod = a_leader(world, lock).ok_or("no sidecar leads")?;
             let name = world.pod(&pod).await?.name_any();
             delete_pod(world, &name, &[]).await
         }
         Kind::RemakeLock => world.remake_lock(lock).await,
     }
+}
+
+/// The uid of the pod of a sidecar that leads, of this lock or of the next that has one.
+fn a_leader(world: &World<'_>, lock: usize) -> Option<String> {
+    (lock..lock + LOCKS).find_map(|lock| world.history.leader(lock % LOCKS))
 }
 
 /// Kills one of these processes.
