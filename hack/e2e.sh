@@ -2,7 +2,8 @@
 # e2e.sh [NAME]: the tests on a real Kubernetes, those whose name contains NAME. Starts the local cluster and stops it at the
 # end, also after a failure or Ctrl-C, unless KEEP=1. USE_EXISTING_CLUSTER=1: uses $KUBECONFIG's cluster instead.
 # E2E_FULL=1 also runs the tests that wait about a minute until Kubernetes gives a dead machine up.
-# E2E_TEST=scale runs that test program instead. IMAGE_PROFILE=release tests the operator as it is shipped, instead of what the tests have compiled already.
+# E2E_TEST=scale runs that test program instead, E2E_FEATURES compiles it with features.
+# IMAGE_PROFILE=release tests the operator as it is shipped, instead of what the tests have compiled already.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . hack/lib/say.sh

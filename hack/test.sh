@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # All tests, one after the other: lint, unit (with doc tests and the engine on real Redis), interop (beside other RedLock
-# libraries), end to end on a real Kubernetes, and there a short storm. Stops at the first stage that fails. The last line is the sum over all test
-# programs.
+# libraries), end to end on a real Kubernetes, and there a short storm. Stops at the first stage that fails. The last line is
+# the sum over all test programs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . hack/lib/say.sh
