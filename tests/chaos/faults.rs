@@ -56,7 +56,7 @@ async fn befalls(world: &World<'_>, Fault { kind, target, length }: Fault) -> Re
     let number = (target % MACHINES + 1).to_string();
     let lock = target % LOCKS;
     match kind {
-        Kind::KillServer => end(inside::processes("redis-server"), target),
+        Kind::KillServer => end(world.observers.servers(), target),
         Kind::DeletePod => delete_pod(world, &a_master(world, target).await?, &[]).await,
         Kind::ForceDeletePod => {
             delete_pod(world, &a_master(world, target).await?, &["--force", "--grace-period=0"]).await
@@ -202,7 +202,7 @@ async fn hostile(world: &World<'_>, length: Duration) -> Result<(), String> {
     let secret = secrets.get("main-client").await.map_err(|error| error.to_string())?;
     let text = |name: &str| secret.data.as_ref().and_then(|data| String::from_utf8(data.get(name)?.0.clone()).ok());
     let (user, password) = text("username").zip(text("password")).ok_or("the Secret has no password")?;
-    for server in inside::processes("redis-server") {
+    for server in world.observers.servers() {
         let url = format!("redis://{user}:{password}@127.0.0.1:6379/");
         inside::spawn(server.pid, move || {
             let end = std::time::Instant::now() + length;

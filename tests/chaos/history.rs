@@ -13,15 +13,19 @@ pub(crate) enum Source {
     Sidecar(String),
     /// A contender that uses another library, by its number, believes it.
     Library(u32),
-    /// A master has the key, by the process of its server: two processes of one master are two servers.
-    Server(i32),
+    /// A server has the key: which master it is, and its process. One master may have two servers at once.
+    Server { master: String, process: (i32, u64) },
 }
 
-/// A grant: its fencing token, or the value of its key where it has none.
+/// A grant.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Grant {
-    Token(u64),
-    Value(String),
+pub(crate) struct Grant {
+    /// Whom it was given to; another library's value of the key.
+    identity: String,
+    /// Its fencing token, if it has one.
+    token: Option<u64>,
+    /// The value of its key, which is another one at each attempt. A sidecar does not tell it.
+    value: Option<String>,
 }
 
 /// A source said at least once that a lock is held by a grant, and nothing else from its first word on to its last.
@@ -54,18 +58,33 @@ struct Spans {
 impl Grant {
     /// The grant of a key's value.
     pub(crate) fn of(value: &str) -> Self {
-        match value.parse::<Owner>() {
-            Ok(owner) => Self::Token(owner.token().get()),
-            Err(_) => Self::Value(value.to_owned()),
+        let owner = value.parse::<Owner>().ok();
+        Self {
+            identity: owner.as_ref().map_or(value, |owner| owner.identity()).to_owned(),
+            token: owner.map(|owner| owner.token().get()),
+            value: Some(value.to_owned()),
         }
+    }
+
+    /// The grant of which a sidecar tells.
+    pub(crate) fn told(identity: &str, token: u64) -> Self {
+        Self { identity: identity.to_owned(), token: Some(token), value: None }
     }
 
     /// The fencing token.
     pub(crate) fn token(&self) -> Option<u64> {
-        match self {
-            Self::Token(token) => Some(*token),
-            Self::Value(_) => None,
-        }
+        self.token
+    }
+
+    /// Whose it is, and with which token: what is the same on servers and in what a sidecar tells.
+    pub(crate) fn holder(&self) -> (&str, Option<u64>) {
+        (&self.identity, self.token)
+    }
+
+    /// Whether these are two grants for certain. A token alone tells nothing: that two have the same is a fault to be found.
+    pub(crate) fn is_another(&self, other: &Self) -> bool {
+        self.holder() != other.holder()
+            || self.value.as_ref().zip(other.value.as_ref()).is_some_and(|(one, other)| one != other)
     }
 }
 
@@ -93,8 +112,12 @@ impl History {
         }
     }
 
-    /// A source held a lock from one moment to another, by its own word.
+    /// A source held a lock from one moment to another, by its own word. If the end is not later than the beginning, it never did: its
+    /// validity was over when it got to run.
     pub(crate) fn held(&self, source: &Source, lock: usize, grant: Grant, from: Stamp, to: Stamp) {
+        if to <= from {
+            return;
+        }
         let span = Span {
             source: source.clone(),
             lock,

@@ -15,8 +15,12 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Process {
     pub(crate) pid: i32,
+    /// When it was started, in ticks of the kernel since its boot: numbers of processes are used again within minutes.
+    pub(crate) started: u64,
     /// The uid of its pod.
     pub(crate) pod: String,
+    /// The name of its pod, as it was when the pod was made.
+    pub(crate) host: String,
     /// Its arguments.
     pub(crate) arguments: Vec<String>,
 }
@@ -32,15 +36,33 @@ pub(crate) fn processes(name: &str) -> Vec<Process> {
         }
         let pod = pod_of(&read("cgroup")?)?;
         let arguments = read("cmdline")?.split('\0').map(str::to_owned).collect();
-        Some(Process { pid, pod, arguments })
+        let host = read("root/etc/hostname")?.trim().to_owned();
+        Some(Process { pid, started: started(pid)?, pod, host, arguments })
     })
     .collect()
 }
 
-/// Whether the process still runs.
-pub(crate) fn runs(pid: i32) -> bool {
-    // A zombie has no command line any more.
-    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
+// === impl Process ===
+
+impl Process {
+    /// Its number and start: another process has another one of them.
+    pub(crate) fn id(&self) -> (i32, u64) {
+        (self.pid, self.started)
+    }
+
+    /// Whether it still runs.
+    pub(crate) fn runs(&self) -> bool {
+        // A zombie has no command line any more.
+        started(self.pid) == Some(self.started)
+            && fs::read(format!("/proc/{}/cmdline", self.pid)).is_ok_and(|line| !line.is_empty())
+    }
+}
+
+/// When a process was started.
+fn started(pid: i32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, the second field, may contain anything.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
 /// The uid of the pod in whose control group a process is.
@@ -88,5 +110,14 @@ mod tests {
             assert_eq!(pod_of(&group).as_deref(), Some(uid), "{group}");
         }
         assert_eq!(pod_of("0::/user.slice"), None);
+    }
+
+    #[test]
+    fn a_process_is_told_from_a_later_one_of_the_same_number() {
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let own = |started| Process { pid, started, pod: String::new(), host: String::new(), arguments: Vec::new() };
+        let started = started(pid).unwrap();
+        assert!(own(started).runs());
+        assert!(!own(started - 1).runs());
     }
 }

@@ -40,7 +40,7 @@ use faults::{Counts, befall, heal_all};
 use harness::{install, scenario_that_disturbs_the_operator};
 use plan::{Kind, Plan};
 use verdict::Verdict;
-use world::{FREE_WITHIN, QUORUM, World};
+use world::{FREE_WITHIN, MAX_TTL, QUORUM, World};
 
 /// How often the history is judged while the storm goes on.
 const JUDGED: Duration = Duration::from_secs(20);
@@ -99,7 +99,7 @@ async fn storm(plan: Plan) {
         let judging = async {
             loop {
                 sleep(JUDGED).await;
-                if Verdict::of(&world.history.spans(), QUORUM).is_violated() {
+                if Verdict::of(&world.history.spans(), QUORUM, MAX_TTL).is_violated() {
                     return;
                 }
             }
@@ -109,14 +109,16 @@ async fn storm(plan: Plan) {
             () = judging => println!("a violation ends the storm"),
         }
         heal_all().await;
+        let held_after = world.held_again().await;
         let freed_after = world.freed().await;
-        let verdict = Verdict::of(&world.history.spans(), QUORUM);
-        let text = report::text(&plan, &counts, &verdict, freed_after);
+        let verdict = Verdict::of(&world.history.spans(), QUORUM, MAX_TTL);
+        let text = report::text(&plan, &counts, &verdict, held_after, freed_after);
         report::keep(&format!("report-{}", plan.seed), &text);
         print!("{text}");
         assert!(!verdict.is_violated(), "two held a lock at once, or a token fell");
         assert!(verdict.hand_overs > 0, "nobody contended");
         assert!(verdict.seen.iter().all(|count| *count > 0) && verdict.majorities > 0, "an observer has seen nothing");
+        assert!(held_after < FREE_WITHIN, "a lock was held by no contender for {held_after:?} after the storm");
         assert!(freed_after < FREE_WITHIN, "locks were free only after {freed_after:?}");
     })
     .await;

@@ -28,6 +28,8 @@ pub(crate) struct Observers {
     locks: Arc<[(String, String)]>,
     /// Passwords of the operator's user: of the present cluster, and of those that were deleted.
     passwords: Arc<Mutex<Vec<String>>>,
+    /// The servers that take one of them: those of this run, and of no other cluster on these machines.
+    servers: Arc<Mutex<HashSet<Process>>>,
     is_over: Arc<AtomicBool>,
 }
 
@@ -36,8 +38,13 @@ pub(crate) struct Observers {
 impl Observers {
     /// Begins to look for sidecars and servers.
     pub(crate) fn start(history: History, locks: Vec<(String, String)>) -> Self {
-        let observers =
-            Self { history, locks: locks.into(), passwords: Arc::default(), is_over: Arc::new(AtomicBool::new(false)) };
+        let observers = Self {
+            history,
+            locks: locks.into(),
+            passwords: Arc::default(),
+            servers: Arc::default(),
+            is_over: Arc::new(AtomicBool::new(false)),
+        };
         let looking = observers.clone();
         std::thread::spawn(move || looking.look());
         observers
@@ -46,6 +53,12 @@ impl Observers {
     /// The password of the operator's user on the servers that are started from now on.
     pub(crate) fn add_password(&self, password: String) {
         self.passwords.lock().unwrap_or_else(PoisonError::into_inner).push(password);
+    }
+
+    /// The servers of this run that are known to run.
+    pub(crate) fn servers(&self) -> Vec<Process> {
+        let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        servers.iter().filter(|server| server.runs()).cloned().collect()
     }
 
     /// Ends all.
@@ -62,14 +75,14 @@ impl Observers {
         let mut known = HashSet::new();
         while !self.is_over() {
             for process in inside::processes("redis-server") {
-                if known.insert(process.pid) {
-                    let (observers, pid) = (self.clone(), process.pid);
-                    inside::spawn(pid, move || observers.follow_server(pid));
+                if known.insert(process.id()) {
+                    let observers = self.clone();
+                    inside::spawn(process.pid, move || observers.follow_server(&process));
                 }
             }
             for process in inside::processes("redlock") {
                 let Some(lock) = self.lock_of(&process) else { continue };
-                if known.insert(process.pid) {
+                if known.insert(process.id()) {
                     let observers = self.clone();
                     inside::spawn(process.pid, move || observers.follow_sidecar(&process, lock));
                 }
@@ -86,13 +99,19 @@ impl Observers {
 
     fn follow_sidecar(&self, sidecar: &Process, lock: usize) {
         let source = Source::Sidecar(sidecar.pod.clone());
-        while !self.is_over() && inside::runs(sidecar.pid) {
+        while !self.is_over() && sidecar.runs() {
             let sent = Stamp::now();
             if let Ok(body) = inside::get(PORT) {
                 let received = Stamp::now();
                 // The answer of another process in its place is that of another observer.
                 if let Ok(answer) = serde_json::from_str::<Answer>(&body) {
-                    self.history.said(&source, lock, answer.claim().map(Grant::Token), sent, received);
+                    self.history.said(
+                        &source,
+                        lock,
+                        answer.claim().map(|token| Grant::told(&answer.own, token)),
+                        sent,
+                        received,
+                    );
                 }
             }
             std::thread::sleep(EVERY);
@@ -100,17 +119,17 @@ impl Observers {
         self.history.is_silent(&source);
     }
 
-    fn follow_server(&self, pid: i32) {
-        let source = Source::Server(pid);
-        while !self.is_over() && inside::runs(pid) {
+    fn follow_server(&self, server: &Process) {
+        let source = Source::Server { master: server.host.clone(), process: server.id() };
+        while !self.is_over() && server.runs() {
             // It ends with the connection, or when the password is another cluster's.
-            let _ = self.ask_server(&source);
+            let _ = self.ask_server(server, &source);
             std::thread::sleep(EVERY);
         }
         self.history.is_silent(&source);
     }
 
-    fn ask_server(&self, source: &Source) -> redis::RedisResult<()> {
+    fn ask_server(&self, server: &Process, source: &Source) -> redis::RedisResult<()> {
         let passwords = self.passwords.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for password in passwords.iter().rev() {
             // A derived password is base64url, which needs no quotes.
@@ -121,10 +140,14 @@ impl Observers {
             for (_, key) in self.locks.iter() {
                 values.arg(key);
             }
+            let mut is_new = true;
             while !self.is_over() {
                 let sent = Stamp::now();
                 let values: Vec<Option<String>> = values.query(&mut connection)?;
                 let received = Stamp::now();
+                if std::mem::take(&mut is_new) {
+                    self.servers.lock().unwrap_or_else(PoisonError::into_inner).insert(server.clone());
+                }
                 for (lock, value) in values.into_iter().enumerate() {
                     self.history.said(source, lock, value.as_deref().map(Grant::of), sent, received);
                 }

@@ -17,7 +17,6 @@ use tokio::time::{Instant, sleep};
 use crate::harness::objects::{condition, object, redis_key};
 use crate::harness::{PATIENCE, install, scenario_that_disturbs_the_operator, wait};
 use crate::history::History;
-use crate::inside;
 use crate::observers::Observers;
 use crate::verdict::Verdict;
 use crate::world::{MASTERS, QUORUM, follow_password, sidecars};
@@ -47,10 +46,10 @@ async fn without_restart_delay_the_checker_finds_two_who_hold_a_lock_at_once() {
         wait::until(&clusters, "main", "ready", is_ready).await;
 
         let deadline = Instant::now() + 3 * PATIENCE;
-        while Verdict::of(&history.spans(), QUORUM).overlaps.is_empty() {
+        while Verdict::of(&history.spans(), QUORUM, Duration::from_secs(60)).overlaps.is_empty() {
             assert!(Instant::now() < deadline, "the checker finds no overlap although masters come back at once");
             if history.leader(0).is_some() {
-                for server in inside::processes("redis-server") {
+                for server in observers.servers() {
                     let _ = kill(Pid::from_raw(server.pid), Signal::SIGKILL);
                 }
             }

@@ -10,7 +10,13 @@ use crate::plan::Plan;
 use crate::verdict::Verdict;
 
 /// What a run has shown, the last line the shortest.
-pub(crate) fn text(plan: &Plan, counts: &Counts, verdict: &Verdict, freed_after: Duration) -> String {
+pub(crate) fn text(
+    plan: &Plan,
+    counts: &Counts,
+    verdict: &Verdict,
+    held_after: Duration,
+    freed_after: Duration,
+) -> String {
     let mut text = format!("seed {}, {:.1} minutes\n", plan.seed, plan.length.as_secs_f64() / 60.0);
     let (mut done, mut failed) = (0, 0);
     for (kind, (was_done, was_not)) in counts.all() {
@@ -32,6 +38,7 @@ pub(crate) fn text(plan: &Plan, counts: &Counts, verdict: &Verdict, freed_after:
         gap.as_secs_f64()
     );
     let _ = writeln!(text, "writes that the resource refused: {}", verdict.refused_writes);
+    let _ = writeln!(text, "once the masters voted again, each lock was held within {:.1} s", held_after.as_secs_f64());
     let _ =
         writeln!(text, "after the storm, all locks held by new contenders within {:.1} s", freed_after.as_secs_f64());
     text.push_str(&verdict.violations());

@@ -25,7 +25,7 @@ pub(crate) struct Claim {
 pub(crate) struct Verdict {
     /// Pairs of claims to one lock by different grants that certainly overlap.
     pub(crate) overlaps: Vec<(Claim, Claim)>,
-    /// Pairs of grants of which the later one has the smaller token.
+    /// Pairs of grants of which the later one does not have the larger token.
     pub(crate) falls: Vec<(Claim, Claim)>,
     /// Spans of sidecars, of other libraries, and of servers: of which each observer has seen something.
     pub(crate) seen: [usize; 3],
@@ -44,20 +44,25 @@ pub(crate) struct Verdict {
 // === impl Verdict ===
 
 impl Verdict {
-    /// Judges `spans`, of a cluster whose quorum is `quorum`.
-    pub(crate) fn of(spans: &[Span], quorum: usize) -> Self {
+    /// Judges `spans`, of a cluster whose quorum is `quorum` and whose longest TTL is `max_ttl`.
+    pub(crate) fn of(spans: &[Span], quorum: usize, max_ttl: Duration) -> Self {
         let told = told(spans);
         let mut claims = told.clone();
         let majorities = majorities(spans, quorum);
         claims.extend(majorities.iter().cloned());
         claims.sort_by_key(|claim| claim.from);
-        let distinct: BTreeSet<_> = claims.iter().map(|claim| (claim.lock, claim.grant.clone())).collect();
+        let distinct: BTreeSet<_> = claims.iter().map(|claim| (claim.lock, claim.grant.holder())).collect();
+        let grants = distinct.len();
+        // Nobody renews what was not granted, so a key that outlives its longest TTL is that of a grant.
+        let was_renewed = |claim: &&Claim| claim.to - claim.from > max_ttl;
+        let mut granted: Vec<_> = told.iter().chain(majorities.iter().filter(was_renewed)).collect();
+        granted.sort_by_key(|claim| claim.from);
         Self {
             overlaps: overlaps(&claims),
-            falls: falls(&told),
+            falls: falls(&granted),
             seen: seen(spans),
             majorities: majorities.len(),
-            grants: distinct.len(),
+            grants,
             hand_overs: hand_overs(&claims),
             refused_writes: refused_writes(spans),
             longest_gap: longest_gap(&claims),
@@ -86,13 +91,13 @@ fn seen(spans: &[Span]) -> [usize; 3] {
     [
         count(|source| matches!(source, Source::Sidecar(_))),
         count(|source| matches!(source, Source::Library(_))),
-        count(|source| matches!(source, Source::Server(_))),
+        count(|source| matches!(source, Source::Server { .. })),
     ]
 }
 
 /// What sidecars told their applications, and other libraries their programs.
 fn told(spans: &[Span]) -> Vec<Claim> {
-    let told = spans.iter().filter(|span| !matches!(span.source, Source::Server(_)));
+    let told = spans.iter().filter(|span| !matches!(span.source, Source::Server { .. }));
     let told = told.map(|span| Claim {
         lock: span.lock,
         grant: span.grant.clone(),
@@ -106,27 +111,31 @@ fn told(spans: &[Span]) -> Vec<Claim> {
     told
 }
 
-/// The times in which at least `quorum` servers certainly had the key of a grant.
+/// The times in which servers of at least `quorum` masters certainly had the key of a grant.
 fn majorities(spans: &[Span], quorum: usize) -> Vec<Claim> {
-    let mut by_grant = BTreeMap::<(usize, &Grant), Vec<(Stamp, Stamp)>>::new();
-    for span in spans.iter().filter(|span| matches!(span.source, Source::Server(_))) {
-        if span.first_received <= span.last_sent {
-            by_grant.entry((span.lock, &span.grant)).or_default().push((span.first_received, span.last_sent));
+    let mut by_grant = BTreeMap::<(usize, &Grant), Vec<(&str, Stamp, Stamp)>>::new();
+    for span in spans {
+        if let Source::Server { master, .. } = &span.source
+            && span.first_received <= span.last_sent
+        {
+            by_grant.entry((span.lock, &span.grant)).or_default().push((master, span.first_received, span.last_sent));
         }
     }
     let mut claims = Vec::new();
     for ((lock, grant), times) in by_grant {
-        let mut edges: Vec<(Stamp, i32)> = times.iter().flat_map(|&(from, to)| [(from, 1), (to, -1)]).collect();
+        let mut edges: Vec<(Stamp, i32, &str)> =
+            times.iter().flat_map(|&(master, from, to)| [(from, 1, master), (to, -1, master)]).collect();
         // At one moment ends come first: what touches does not overlap.
         edges.sort_unstable();
-        let (mut servers, mut since) = (0, None);
-        for (at, change) in edges {
-            servers += change;
-            let is_majority = usize::try_from(servers).unwrap_or(0) >= quorum;
+        // Two servers of one master are one vote.
+        let (mut servers, mut since) = (BTreeMap::<&str, i32>::new(), None);
+        for (at, change, master) in edges {
+            *servers.entry(master).or_default() += change;
+            let is_majority = servers.values().filter(|count| **count > 0).count() >= quorum;
             match since {
                 None if is_majority => since = Some(at),
                 Some(from) if !is_majority => {
-                    let by = format!("{quorum} servers");
+                    let by = format!("{quorum} masters");
                     claims.push(Claim { lock, grant: grant.clone(), from, to: at, is_certain: true, by });
                     since = None;
                 }
@@ -144,7 +153,7 @@ fn overlaps(claims: &[Claim]) -> Vec<(Claim, Claim)> {
         open.retain(|earlier| earlier.to > claim.from);
         found.extend(
             open.iter()
-                .filter(|earlier| earlier.grant != claim.grant && is_proof(earlier, claim))
+                .filter(|earlier| earlier.grant.is_another(&claim.grant) && is_proof(earlier, claim))
                 .map(|earlier| ((*earlier).clone(), claim.clone())),
         );
         open.push(claim);
@@ -163,17 +172,20 @@ fn is_proof(one: &Claim, other: &Claim) -> bool {
     }
 }
 
-/// The grants that were seen after another of the same lock was, and have a smaller token. Only those that somebody was told of: a
-/// majority may have the key of an attempt that was not granted, just because its token is too small.
-fn falls(claims: &[Claim]) -> Vec<(Claim, Claim)> {
+/// The grants that came after another of the same lock, and do not have a larger token. Only grants that somebody was told of, or that
+/// were renewed: a majority may have the key of an attempt that was not granted, just because its token is too small.
+fn falls(claims: &[&Claim]) -> Vec<(Claim, Claim)> {
     let (mut found, mut highest) = (Vec::new(), HashMap::<usize, &Claim>::new());
     for claim in claims.iter().filter(|claim| claim.grant.token().is_some()) {
         match highest.get(&claim.lock) {
-            // Those that were seen at the same time are judged as an overlap.
+            // Those that were seen at the same time are judged as an overlap; one token of two grants is wrong at any time.
             Some(before) if before.grant.token() > claim.grant.token() => {
                 if before.to < claim.from {
-                    found.push(((*before).clone(), claim.clone()));
+                    found.push(((*before).clone(), (*claim).clone()));
                 }
+            }
+            Some(before) if before.grant.token() == claim.grant.token() && before.grant.is_another(&claim.grant) => {
+                found.push(((*before).clone(), (*claim).clone()));
             }
             _ => drop(highest.insert(claim.lock, claim)),
         }
@@ -206,7 +218,7 @@ fn refused_writes(spans: &[Span]) -> usize {
 fn hand_overs(claims: &[Claim]) -> usize {
     let (mut count, mut last) = (0, HashMap::<usize, &Grant>::new());
     for claim in claims {
-        if last.insert(claim.lock, &claim.grant).is_some_and(|before| *before != claim.grant) {
+        if last.insert(claim.lock, &claim.grant).is_some_and(|before| before.holder() != claim.grant.holder()) {
             count += 1;
         }
     }
@@ -225,115 +237,13 @@ fn longest_gap(claims: &[Claim]) -> (Duration, usize) {
     longest
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::history::History;
-
-    const QUORUM: usize = 3;
-
-    fn at(ms: u64) -> Stamp {
-        (ms * 1_000_000).to_string().parse().unwrap()
-    }
-
-    fn judged(history: &History) -> Verdict {
-        Verdict::of(&history.spans(), QUORUM)
-    }
-
-    /// `source` says `token` at each of these times, in requests of 10 ms.
-    fn says(history: &History, source: &Source, token: Option<u64>, times: &[u64]) {
-        for &time in times {
-            history.said(source, 0, token.map(Grant::Token), at(time), at(time + 10));
-        }
-    }
-
-    fn sidecar(name: &str) -> Source {
-        Source::Sidecar(name.to_owned())
-    }
-
-    #[test]
-    fn two_who_certainly_lead_at_once_are_found() {
-        let history = History::default();
-        says(&history, &sidecar("a"), Some(1), &[0, 100, 200]);
-        says(&history, &sidecar("b"), Some(2), &[150]);
-        let verdict = judged(&history);
-        assert_eq!((verdict.overlaps.len(), verdict.falls.len()), (1, 0));
-        assert!(verdict.is_violated());
-    }
-
-    #[test]
-    fn a_hand_over_is_no_overlap_even_where_words_are_on_their_way_at_once() {
-        let history = History::default();
-        says(&history, &sidecar("a"), Some(1), &[0, 100]);
-        says(&history, &sidecar("b"), None, &[50]);
-        // Asked while the last answer of the first was on its way.
-        says(&history, &sidecar("b"), Some(2), &[105, 200]);
-        says(&history, &sidecar("a"), None, &[150]);
-        let verdict = judged(&history);
-        assert!(!verdict.is_violated(), "{}", verdict.violations());
-        assert_eq!((verdict.grants, verdict.hand_overs), (2, 1));
-    }
-
-    #[test]
-    fn a_word_that_may_be_older_than_the_other_grant_proves_nothing() {
-        let history = History::default();
-        // Each may have led before the other.
-        history.said(&sidecar("a"), 0, Some(Grant::Token(1)), at(0), at(100));
-        history.said(&sidecar("b"), 0, Some(Grant::Token(2)), at(50), at(60));
-        assert!(judged(&history).overlaps.is_empty());
-    }
-
-    #[test]
-    fn a_gap_in_the_answers_is_no_proof_that_a_lock_was_given_up_and_a_loss_in_between_is() {
-        let history = History::default();
-        says(&history, &sidecar("a"), Some(1), &[0, 5000]);
-        says(&history, &sidecar("b"), Some(2), &[2000, 2100]);
-        assert_eq!(judged(&history).overlaps.len(), 1, "the same grant before and after");
-        let history = History::default();
-        says(&history, &sidecar("a"), Some(1), &[0]);
-        says(&history, &sidecar("a"), None, &[1000]);
-        says(&history, &sidecar("b"), Some(2), &[2000, 2100]);
-        says(&history, &sidecar("a"), Some(3), &[5000]);
-        assert!(!judged(&history).is_violated());
-    }
-
-    #[test]
-    fn a_token_that_falls_is_found_and_one_of_a_library_without_tokens_is_none() {
-        let history = History::default();
-        says(&history, &sidecar("a"), Some(7), &[0, 100]);
-        history.held(&Source::Library(0), 0, Grant::of("Zm9yZWlnbg"), at(300), at(400));
-        says(&history, &sidecar("b"), Some(6), &[1000, 1100]);
-        let verdict = judged(&history);
-        assert_eq!((verdict.overlaps.len(), verdict.falls.len(), verdict.grants), (0, 1, 3));
-        assert_eq!(verdict.refused_writes, 2, "the resource takes neither write of the smaller token");
-    }
-
-    #[test]
-    fn the_claim_of_a_majority_of_servers_counts_and_a_minority_is_none() {
-        let history = History::default();
-        for server in 0..2 {
-            says(&history, &Source::Server(server), Some(1), &[0, 500]);
-        }
-        says(&history, &sidecar("b"), Some(2), &[100, 200]);
-        assert!(!judged(&history).is_violated());
-        says(&history, &Source::Server(2), Some(1), &[0, 500]);
-        assert_eq!(judged(&history).overlaps.len(), 1);
-    }
-
-    #[test]
-    fn two_majorities_at_once_are_found_where_one_master_has_two_servers() {
-        let history = History::default();
-        for (server, token) in [(0, 1), (1, 1), (2, 1), (102, 2), (3, 2), (4, 2)] {
-            says(&history, &Source::Server(server), Some(token), &[0, 500]);
-        }
-        assert_eq!(judged(&history).overlaps.len(), 1);
-    }
-
-    #[test]
-    fn a_lock_that_nobody_claims_is_reported_with_the_time() {
-        let history = History::default();
-        says(&history, &sidecar("a"), Some(1), &[0, 100]);
-        says(&history, &sidecar("b"), Some(2), &[2100, 2200]);
-        assert_eq!(judged(&history).longest_gap, (Duration::from_millis(2010), 0));
-    }
+/// How long after `since` it took until a lock was certainly held; zero if it was held then. `None`: it was not seen to be.
+pub(crate) fn held_after(spans: &[Span], quorum: usize, lock: usize, since: Stamp) -> Option<Duration> {
+    let mut claims = told(spans);
+    claims.extend(majorities(spans, quorum));
+    let later = claims.iter().filter(|claim| claim.lock == lock && claim.is_certain && claim.to >= since);
+    later.map(|claim| claim.from.max(since) - since).min()
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,6 +9,7 @@ use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use redlock_operator::api::cluster::MasterState;
 use redlock_operator::api::{DistributedLock, RedisLockCluster};
+use redlock_test_servers::stamp::Stamp;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -19,6 +20,7 @@ use crate::harness::{Env, PATIENCE, wait};
 use crate::history::History;
 use crate::library::Contenders;
 use crate::observers::Observers;
+use crate::verdict;
 
 /// How many masters the cluster has.
 pub(crate) const MASTERS: usize = 5;
@@ -29,7 +31,7 @@ pub(crate) const LOCKS: usize = 5;
 /// How long a master stays away.
 const RESTART_DELAY: Duration = Duration::from_secs(8);
 /// The longest lease.
-const MAX_TTL: Duration = Duration::from_secs(5);
+pub(crate) const MAX_TTL: Duration = Duration::from_secs(5);
 /// The longest time from when no contender is left until a new one has its lock: the last lease ends, and an attempt comes.
 pub(crate) const FREE_WITHIN: Duration = Duration::from_secs(20);
 
@@ -37,7 +39,7 @@ pub(crate) const FREE_WITHIN: Duration = Duration::from_secs(20);
 pub(crate) struct World<'a> {
     pub(crate) env: &'a Env,
     pub(crate) history: History,
-    observers: Observers,
+    pub(crate) observers: Observers,
     library: Mutex<(Contenders, u32)>,
 }
 
@@ -100,6 +102,23 @@ impl<'a> World<'a> {
         let pods: Api<Pod> = self.env.api();
         let all = pods.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
         all.items.into_iter().find(|pod| pod.uid().as_deref() == Some(uid)).ok_or_else(|| "it is gone".to_owned())
+    }
+
+    /// After the storm: how long it takes until the contenders that are there hold each lock, once all masters vote. What a contender
+    /// held that was killed in the storm is held until its lease ends.
+    pub(crate) async fn held_again(&self) -> Duration {
+        until_ready(self.env).await;
+        let (ready, since) = (Instant::now(), Stamp::now());
+        loop {
+            let spans = self.history.spans();
+            let each: Option<Vec<_>> =
+                (0..LOCKS).map(|lock| verdict::held_after(&spans, QUORUM, lock, since)).collect();
+            match each {
+                Some(each) => return each.into_iter().max().unwrap_or_default(),
+                None if ready.elapsed() > PATIENCE => return ready.elapsed(),
+                None => tokio::time::sleep(Duration::from_millis(500)).await,
+            }
+        }
     }
 
     /// After the storm: ends all contenders, and sees how long it takes until new ones have each lock.
