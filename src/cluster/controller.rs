@@ -151,7 +151,8 @@ async fn sweep(reconciler: &Reconciler, named: &mut UnboundedReceiver<(Option<St
             continue;
         }
         if !has_store {
-            has_store = tombstones::ensure_store(ctx, now()).await.inspect_err(tell_sweep).is_ok();
+            let ensured = ctx.leadership.within_term(tombstones::ensure_store(ctx, now())).await;
+            has_store = ensured.inspect_err(tell_sweep).is_ok();
         }
         ctx.watches.listed().await;
         for (namespace, name) in std::mem::take(&mut left) {
@@ -163,7 +164,7 @@ async fn sweep(reconciler: &Reconciler, named: &mut UnboundedReceiver<(Option<St
                 let key = reconciler.memories.root_key_of(&ClusterObjectRef::new(&name).within(&namespace)).await;
                 retire(ctx, (&namespace, &name), None, key.as_ref()).await
             };
-            if let Err(error) = swept.await {
+            if let Err(error) = ctx.leadership.within_term(swept).await {
                 tell_sweep(&error);
                 left.insert((namespace, name));
             }
@@ -177,6 +178,11 @@ fn tell_sweep(error: &Error) {
 
 #[tracing::instrument(skip_all, fields(namespace = cluster.namespace(), cluster = cluster.name_any()))]
 async fn reconcile(cluster: Arc<WatchedCluster>, reconciler: Arc<Reconciler>) -> Result<Action, Error> {
+    let leadership = reconciler.ctx.leadership.clone();
+    leadership.within_term(reconcile_within_term(cluster, reconciler)).await
+}
+
+async fn reconcile_within_term(cluster: Arc<WatchedCluster>, reconciler: Arc<Reconciler>) -> Result<Action, Error> {
     let ctx = &reconciler.ctx;
     if !ctx.leadership.is_leader() {
         return Ok(Action::await_change());
@@ -226,7 +232,7 @@ impl Reconciler {
         let ctx = &self.ctx;
         // Without the list of locks no client would seem to need its user, and all would be locked out.
         ctx.watches.listed().await;
-        let memory = self.memories.of(cached, &ctx.watches.clusters);
+        let memory = self.memories.of(cached, &ctx.watches.clusters, ctx.leadership.term());
         let mut memory = memory.lock().await;
         memory.note_stuck(self.monitors.stuck(cached));
         memory.note_generation(cached.meta().generation);

@@ -144,7 +144,7 @@ fn when_next(outcome: Outcome, state: Option<&State>) -> Result<Action, Error> {
 
 async fn reconcile(lock: Arc<WatchedLock>, reconciler: Arc<Reconciler>) -> Result<Action, Error> {
     let begun = Instant::now();
-    let result = match reconciler.reconcile(lock).await {
+    let result = match reconciler.ctx.leadership.within_term(reconciler.reconcile(lock)).await {
         // Ordinary: the leader reconciles the lock, and a change of leadership triggers a reconcile here.
         Err(Error::NotLeading) => Ok(Action::await_change()),
         result => result,

@@ -10,12 +10,11 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::leadership::{Leadership, Term};
+use super::leadership::{Leadership, Terms};
 
 /// How long the others wait after they last saw the record change.
 pub(crate) const DURATION: Duration = Duration::from_secs(15);
@@ -78,7 +77,7 @@ pub(crate) struct LeaseCandidate {
     api: Api<Lease>,
     name: String,
     identity: String,
-    term: watch::Sender<Term>,
+    terms: Terms,
     seen: Option<Seen>,
 }
 
@@ -124,9 +123,9 @@ fn is_outdated(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(s) if s.is_conflict() || s.is_already_exists() || s.is_not_found())
 }
 
-/// Ends at the end of `term`; never without a term.
-async fn end_of(term: Term) {
-    match term {
+/// Ends then; never without an instant.
+async fn at(until: Option<Instant>) {
+    match until {
         Some(until) => sleep_until(until).await,
         None => std::future::pending().await,
     }
@@ -137,23 +136,34 @@ impl LeaseCandidate {
     /// should be used by nobody else: renewals must not queue behind other requests. `identity` must be unique to the pod.
     #[must_use]
     pub(crate) fn new(client: Client, namespace: &str, name: &str, identity: String) -> (Self, Leadership) {
-        let (term, leadership) = watch::channel(None);
+        let (terms, leadership) = Terms::new();
         let api = Api::namespaced(client, namespace);
-        (Self { api, name: name.to_owned(), identity, term, seen: None }, Leadership::new(leadership))
+        (Self { api, name: name.to_owned(), identity, terms, seen: None }, leadership)
     }
 
     /// Contends for the Lease and renews it, until `release`; then releases it, so that another process takes over at once.
-    /// From `drain` on it does not take the Lease. An error means that this process led and does not any more: it must end,
-    /// because another process may now decide differently.
-    pub(crate) async fn run(mut self, drain: CancellationToken, release: CancellationToken) -> Result<(), Error> {
+    /// From `drain` on it does not take the Lease. A process whose term ends goes on as a follower, and may lead again: in a new
+    /// term, after it has read the record anew.
+    pub(crate) async fn run(mut self, drain: CancellationToken, release: CancellationToken) {
+        while let Err(ended) = self.run_one_term(&drain, &release).await {
+            warn!(lease = self.name, "this process does not lead any more, and goes on as a follower: {ended}");
+        }
+    }
+
+    /// The same until the end of the first term, which is an error.
+    pub(crate) async fn run_one_term(
+        &mut self,
+        drain: &CancellationToken,
+        release: &CancellationToken,
+    ) -> Result<(), Error> {
         let mut leader = String::new();
         loop {
             let next = Instant::now() + RETRY + JITTER.mul_f64(rand::random());
-            let term = *self.term.borrow();
+            let term = self.terms.until();
             let attempt = tokio::select! {
-                // First: a process that slept past its term must not write before it ends.
+                // First: a process that slept past its term must not write in it.
                 biased;
-                () = end_of(term) => return Err(self.ended(Error::Expired)),
+                () = at(term) => return Err(self.ended(Error::Expired)),
                 () = release.cancelled() => break,
                 attempt = timeout(REQUEST_TIMEOUT, self.attempt()), if term.is_some() || !drain.is_cancelled() => attempt,
             };
@@ -165,7 +175,7 @@ impl LeaseCandidate {
                     if term.is_none() {
                         info!(identity = self.identity, "this process leads");
                     }
-                    self.term.send_replace(Some(until));
+                    self.terms.lead_until(until);
                 }
                 Ok(Ok(Standing::Follows(other))) if term.is_some() => return Err(self.ended(Error::Taken(other))),
                 Ok(Ok(Standing::Follows(other))) => {
@@ -179,7 +189,7 @@ impl LeaseCandidate {
             }
             tokio::select! {
                 biased;
-                () = end_of(*self.term.borrow()) => {}
+                () = at(self.terms.until()) => {}
                 () = release.cancelled() => break,
                 () = sleep_until(next) => {}
             }
@@ -189,13 +199,13 @@ impl LeaseCandidate {
     }
 
     fn ended(&self, error: Error) -> Error {
-        self.term.send_replace(None);
+        self.terms.end();
         error
     }
 
     /// Renews or takes the record, or reads who holds it. If the record has changed meanwhile, this is repeated once.
     async fn attempt(&mut self) -> Result<Standing, kube::Error> {
-        if self.seen.is_none() || self.term.borrow().is_none() {
+        if self.seen.is_none() || self.terms.until().is_none() {
             self.observe().await?;
         }
         match self.claim().await {
@@ -237,7 +247,7 @@ impl LeaseCandidate {
 
     /// Empties the record if it is ours, also if it became ours by an attempt that was aborted.
     async fn release(&mut self) {
-        self.term.send_replace(None);
+        self.terms.end();
         let empty = async {
             self.observe().await?;
             let Some(seen) = self.seen.as_ref().filter(|s| holder(&s.lease) == self.identity) else { return Ok(()) };

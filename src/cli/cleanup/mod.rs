@@ -128,9 +128,10 @@ async fn clean_up(
     }
 
     let identity = format!("redlock-cleanup_{:016x}", rand::random::<u64>());
-    let (candidate, leadership) = LeaseCandidate::new(lease_client, &namespace, LEASE, identity);
-    let release = CancellationToken::new();
-    let mut candidate = tokio::spawn(candidate.run(CancellationToken::new(), release.clone()));
+    let (mut candidate, leadership) = LeaseCandidate::new(lease_client, &namespace, LEASE, identity);
+    let (drain, release) = (CancellationToken::new(), CancellationToken::new());
+    let released = release.clone();
+    let mut candidate = tokio::spawn(async move { candidate.run_one_term(&drain, &released).await });
     let api = ApiServer::new(client, leadership.clone());
     let result = tokio::select! {
         result = when_leading(&api, &leadership, &namespace, &options, out) => result,

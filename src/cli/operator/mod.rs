@@ -172,7 +172,7 @@ fn start(
     tasks.spawn(CLUSTER_CONTROLLER, returns(cluster));
     let lock = lock::run(ctx.clone(), shutdown.clone());
     tasks.spawn(LOCK_CONTROLLER, returns(lock));
-    tasks.spawn(LEASE_TASK, candidate.run(shutdown.clone(), release.clone()));
+    tasks.spawn(LEASE_TASK, returns(candidate.run(shutdown.clone(), release.clone())));
 }
 
 async fn returns(task: impl Future<Output = ()>) -> Result<(), String> {

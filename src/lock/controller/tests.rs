@@ -8,7 +8,6 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 
 use super::*;
 use crate::api::cluster::{AllowedNamespaces, NamespacesFrom};
@@ -19,7 +18,7 @@ use crate::lock::client_secret::Binding;
 use crate::lock::decide::FINALIZER;
 use crate::lock::events::LockEvent;
 use crate::lock::fixtures;
-use crate::operator::leadership::Leadership;
+use crate::operator::leadership::Terms;
 use bench::{AUTH, Bench, LOCK, SECRET, SECRETS, STATUS, auth, found, refusal};
 
 fn reason(body: &Value, type_: &str) -> String {
@@ -215,7 +214,7 @@ async fn an_object_that_cannot_be_read_can_be_deleted() {
 
 #[tokio::test]
 async fn a_follower_writes_nothing() {
-    let follower = || Leadership::new(watch::channel(None).1);
+    let follower = || Terms::new().1;
     let mut held = fixtures::lock();
     held.status = Some(fixtures::held_status(17));
     for lock in [fixtures::lock(), fixtures::observed_lock(), deleted(fixtures::lock()), held] {
@@ -229,9 +228,10 @@ async fn a_follower_writes_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_leader_whose_term_ends_meanwhile_writes_no_status_and_does_not_fail() {
-    let (_term, leadership) = watch::channel(Some(Instant::now() + Duration::from_secs(5)));
+    let (terms, leadership) = Terms::new();
+    terms.lead_until(Instant::now() + Duration::from_secs(5));
     let answers = vec![(format!("GET {AUTH}"), auth()), (format!("GET {SECRET}"), None)];
-    let bench = Bench::new(Leadership::new(leadership), Some(with_masters(1)), answers);
+    let bench = Bench::new(leadership, Some(with_masters(1)), answers);
     // The request for the Secret times out after the term.
     assert_eq!(bench.reconcile(&fixtures::lock()).await.unwrap(), Action::await_change());
     assert_eq!(bench.writes(), [format!("PATCH {LOCK}")], "the finalizer, while it led");

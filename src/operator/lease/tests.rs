@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use futures::StreamExt as _;
 use http::{Method, Request, Response, StatusCode};
 use kube::client::Body;
 use kube::core::Status;
@@ -79,11 +80,27 @@ struct Process {
 }
 
 fn start(server: &Server, identity: &str, meet: Option<Arc<Barrier>>) -> Process {
-    let (candidate, leadership) =
+    let (mut candidate, leadership) =
         LeaseCandidate::new(client(server, meet), "redlock", "redlock-operator", identity.to_owned());
     let stop = CancellationToken::new();
-    let task = tokio::spawn(candidate.run(stop.clone(), stop.clone()));
+    let stopped = stop.clone();
+    let task = tokio::spawn(async move { candidate.run_one_term(&stopped, &stopped).await });
     Process { leadership, task, stop }
+}
+
+/// A process that goes on when its term ends.
+fn start_for_good(server: &Server, identity: &str) -> Leadership {
+    let (candidate, leadership) =
+        LeaseCandidate::new(client(server, None), "redlock", "redlock-operator", identity.to_owned());
+    tokio::spawn(candidate.run(CancellationToken::new(), CancellationToken::new()));
+    leadership
+}
+
+/// Waits until `leadership` is gained or lost, which must take less than an hour.
+async fn changes_to(leadership: &Leadership, leads: bool) {
+    let mut changes = Box::pin(leadership.changes());
+    let reached = async { while leadership.is_leader() != leads && changes.next().await.is_some() {} };
+    tokio::time::timeout(Duration::from_secs(3600), reached).await.expect("a change within the hour");
 }
 
 fn recorded_holder(server: &Server) -> String {
@@ -180,8 +197,51 @@ async fn a_process_that_is_being_stopped_takes_no_lead() {
     sleep(DURATION).await;
     assert!(!leadership.is_leader());
     release.cancel();
-    assert_eq!(task.await.unwrap(), Ok(()));
+    task.await.unwrap();
     assert_eq!(server.lock().unwrap().writes, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_cannot_renew_goes_on_as_a_follower_and_leads_again_in_another_term() {
+    let server = Server::default();
+    let a = start_for_good(&server, "a");
+    a.wait_until_leader().await;
+    assert_eq!(a.term(), 1);
+    let bound = a.clone();
+    let writes = server.lock().unwrap().writes;
+    server.lock().unwrap().hangs = true;
+    changes_to(&a, false).await;
+    sleep(20 * DURATION).await;
+    assert!(!a.is_leader());
+    assert_eq!(server.lock().unwrap().writes, writes, "frozen, it took nothing");
+    server.lock().unwrap().hangs = false;
+    let since = Instant::now();
+    changes_to(&a, true).await;
+    assert!(since.elapsed() <= REQUEST_TIMEOUT + RETRY + JITTER, "{:?}", since.elapsed());
+    assert_eq!((a.term(), bound.term()), (2, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_slept_while_another_led_follows_that_and_leads_again_only_after_it() {
+    let server = Server::default();
+    let a = start_for_good(&server, "a");
+    a.wait_until_leader().await;
+    // While it sleeps, another takes the record.
+    {
+        let mut server = server.lock().unwrap();
+        let mut lease = record("b", 15, 0);
+        lease.metadata.resource_version = Some("99".to_owned());
+        (server.lease, server.version) = (Some(lease), 99);
+    }
+    advance(DURATION).await;
+    sleep(RETRY).await;
+    assert!(!a.is_leader());
+    assert_eq!(recorded_holder(&server), "b");
+    let since = Instant::now();
+    changes_to(&a, true).await;
+    // Another's record has expired when it was not seen to change for its duration.
+    assert!(since.elapsed() >= DURATION - RETRY - JITTER, "{:?}", since.elapsed());
+    assert_eq!(recorded_holder(&server), "a");
 }
 
 #[tokio::test(start_paused = true)]
