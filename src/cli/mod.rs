@@ -80,6 +80,10 @@ struct OperatorArgs {
     /// UID of the operator's pod.
     #[arg(long, env = "POD_UID")]
     pod_uid: Option<String>,
+    /// How long held locks are renewed while the API server is gone, such as 10m. Then they expire, since nobody can say
+    /// whether they are still wanted.
+    #[arg(long, env = "REDLOCK_RENEW_WITHOUT_API_SERVER", default_value = "10m", value_parser = duration::parse)]
+    renew_without_api_server: Duration,
     #[command(flatten)]
     log: log::LogArgs,
 }
@@ -153,9 +157,11 @@ impl Command {
         match self {
             Self::Crds(args) => finish(crds::write(args.out.as_deref(), args.chart.as_deref()), |_| FAILED),
             Self::Operator(args) => {
-                let OperatorArgs { redis_image, listen, namespace, pod_name, pod_uid, log } = args;
+                let OperatorArgs { redis_image, listen, namespace, pod_name, pod_uid, renew_without_api_server, log } =
+                    args;
                 log.init();
-                let options = operator::Options { redis_image, listen, namespace, pod_name, pod_uid };
+                let options =
+                    operator::Options { redis_image, listen, namespace, pod_name, pod_uid, renew_without_api_server };
                 finish(block_on(operator::run(options)), |_| FAILED)
             }
             Self::Cleanup(args) => {

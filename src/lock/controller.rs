@@ -20,6 +20,7 @@ use super::decide::{Obstacle, decide};
 use super::events::{self, EventSender};
 use super::keeper::state::State;
 use super::reconciler::Reconciler;
+use super::silence::Silence;
 use super::status::{Now, StatusSchedule};
 use crate::api::WatchedLock;
 use crate::duration::with_jitter;
@@ -42,13 +43,24 @@ const CREDENTIALS_AFTER: Duration = Duration::from_secs(6);
 /// How soon a foreign Secret for clients is checked again.
 const NAME_CONFLICT_AFTER: Duration = Duration::from_secs(30);
 
-/// Runs the controller and the keeper until `shutdown`, then leaves the leases on the masters for the next process to
-/// adopt. Returns earlier only if a part of it ended that must not.
-pub(crate) async fn run(ctx: Context, shutdown: CancellationToken) {
+/// How the controller is ended: deciding first, renewing last. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stop {
+    /// Decide nothing any more.
+    pub(crate) deciding: CancellationToken,
+    /// The last decision is carried out, or given up. (The controller says so.)
+    pub(crate) decided: CancellationToken,
+    /// Leave the leases on the masters, for another process to adopt, and end.
+    pub(crate) renewing: CancellationToken,
+}
+
+/// Runs the controller and the keeper until they are stopped. Returns earlier only if a part ended that must not.
+pub(crate) async fn run(ctx: Context, stop: Stop) {
     let (sender, sent_events) = EventSender::channel();
     let (schedule, scheduled) = StatusSchedule::new(STATUS_WRITES_PER_SECOND);
     let schedule = Arc::new(schedule);
     let reconciler = Arc::new(Reconciler::new(&ctx, sender, Arc::clone(&schedule)));
+    let (silence, heard_again) = Silence::new();
     // The shared watch feeds the store and triggers the reconciles, so the controller has no stream of its own.
     let no_events = stream::pending::<watcher::Result<WatchedLock>>();
     let running = Controller::for_stream(no_events, ctx.watches.locks.store().clone())
@@ -58,7 +70,8 @@ pub(crate) async fn run(ctx: Context, shutdown: CancellationToken) {
         .reconcile_on(locks_of_changed_namespaces(&ctx.watches))
         .reconcile_on(scheduled)
         .reconcile_all_on(ctx.leadership.changes().map(|_| ()))
-        .graceful_shutdown_on(shutdown.cancelled_owned())
+        .reconcile_all_on(heard_again)
+        .graceful_shutdown_on(stop.deciding.clone().cancelled_owned())
         .run(reconcile, error_policy, Arc::clone(&reconciler))
         .for_each(|result| async move {
             if let Err(error) = result {
@@ -71,8 +84,14 @@ pub(crate) async fn run(ctx: Context, shutdown: CancellationToken) {
         () = schedule.run() => {}
         () = events::publish(sent_events, ctx.events.clone(), ctx.leadership.clone()) => {}
         () = cleanup::run(&reconciler) => {}
+        () = silence.run(&reconciler) => {}
     }
-    reconciler.keeper.shut_down().await;
+    if stop.deciding.is_cancelled() {
+        stop.decided.cancel();
+        // Meanwhile another process begins to lead.
+        stop.renewing.cancelled().await;
+    }
+    reconciler.keeper.abandon_all().await;
 }
 
 /// References to the locks whose cluster changed. After a list of clusters these are all locks.

@@ -10,6 +10,7 @@ use tracing::warn;
 use super::connections::{Engine, Unconnected};
 use super::keeper::state::State;
 use super::reconciler::Reconciler;
+use super::silence;
 use super::subject::Subject;
 use crate::api::{DistributedLock, RedisLockCluster, WatchedLock};
 use crate::operator::api_server::Error;
@@ -37,6 +38,8 @@ pub(crate) struct Snapshot {
     pub(crate) state: Option<State>,
     /// Whether this process leads.
     pub(crate) leads: bool,
+    /// Whether what is known of the lock is too old to renew it.
+    pub(crate) is_too_old: bool,
 }
 
 impl Snapshot {
@@ -65,8 +68,9 @@ impl Reconciler {
             Err(_) => (None, None),
         };
         let state = self.keeper.state(&subject.uid);
-        let (namespace, leads) = (self.ctx.watches.namespace(&subject.namespace), self.ctx.leadership.is_leader());
-        Ok(Snapshot { subject, object, cluster, namespace, connection, state, leads })
+        let namespace = self.ctx.watches.namespace(&subject.namespace);
+        let (leads, is_too_old) = (self.ctx.leadership.is_leader(), silence::is_too_long(&self.ctx));
+        Ok(Snapshot { subject, object, cluster, namespace, connection, state, leads, is_too_old })
     }
 
     async fn look_up_cluster(

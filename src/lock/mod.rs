@@ -10,6 +10,7 @@
 //! - [`connections`]: one engine client per cluster
 //! - [`client_secret`]: writes the Secret with which pods reach the masters
 //! - [`finalize`]: the finalizer; [`cleanup`]: what is left of objects that are gone
+//! - [`silence`]: how long leases are renewed while the API server says nothing
 //! - [`events`]: Events on transitions
 //! - [`subject`]: which lock; [`identity`]: the name in which it is held
 //!
@@ -29,7 +30,8 @@ mod identity;
 mod keeper;
 mod look_up;
 mod reconciler;
+mod silence;
 mod status;
 mod subject;
 
-pub(crate) use controller::run;
+pub(crate) use controller::{Stop, run};

@@ -16,6 +16,9 @@ pub(crate) mod lease;
 pub(crate) mod metrics;
 pub(crate) mod watch;
 
+use std::time::Duration;
+
+use kube::client::ClientBuilder;
 use kube::runtime::{controller, watcher};
 
 use api_server::ApiServer;
@@ -24,6 +27,7 @@ use health::Health;
 use leadership::Leadership;
 use metrics::Metrics;
 use watch::Watches;
+use watch::pulse::Pulses;
 
 /// What both controllers share. Cheap to clone.
 #[derive(Clone)]
@@ -36,6 +40,10 @@ pub(crate) struct Context {
     pub(crate) namespace: String,
     /// What it shows of both kinds.
     pub(crate) watches: Watches,
+    /// Whether the watches are alive.
+    pub(crate) pulses: Pulses,
+    /// How long a process that does not lead renews held locks after the watch of locks has told it anything.
+    pub(crate) renew_without_api_server: Duration,
     /// Publishes Events.
     pub events: Events,
     /// The metrics.
@@ -55,8 +63,28 @@ impl Context {
         let api = ApiServer::new(client.clone(), leadership.clone());
         let (metrics, health) = (Metrics::default(), Health::new());
         let namespace = "redlock-system".to_owned();
-        (Self { client, api, namespace, watches, events, metrics, leadership, health }, feeds)
+        let (pulses, renew_without_api_server) = (Pulses::default(), Duration::from_mins(10));
+        (
+            Self {
+                client,
+                api,
+                namespace,
+                watches,
+                pulses,
+                renew_without_api_server,
+                events,
+                metrics,
+                leadership,
+                health,
+            },
+            feeds,
+        )
     }
+}
+
+/// A client of the API server by which the watches are seen to be alive.
+pub(crate) fn connect(config: kube::Config, pulses: &Pulses) -> Result<kube::Client, kube::Error> {
+    Ok(ClientBuilder::try_from(config)?.with_layer(pulses).build())
 }
 
 /// The settings of each watch. It is restarted before load balancers silently drop an idle connection, after four minutes.

@@ -1,6 +1,7 @@
 //! Reconciles, as the API server and the actors see them.
 
 mod bench;
+mod silence;
 
 use futures::FutureExt as _;
 use http::StatusCode;
@@ -309,10 +310,10 @@ async fn the_secret_for_clients_has_the_password_that_masters_accept() {
 #[tokio::test]
 async fn what_is_listed_and_what_changes_is_reconciled_until_the_controller_is_shut_down() {
     let mut bench = Bench::leading(None, vec![]);
-    let (ctx, shutdown) = (bench.reconciler.ctx.clone(), CancellationToken::new());
+    let (ctx, stop) = (bench.reconciler.ctx.clone(), Stop::default());
     ctx.health.awaits(LOCK_CONTROLLER, "the first list");
     bench.feeds.locks.list([fixtures::watched(fixtures::lock())]);
-    let running = tokio::spawn(run(ctx.clone(), shutdown.clone()));
+    let running = tokio::spawn(run(ctx.clone(), stop.clone()));
     let status = format!("PATCH {STATUS}");
     assert_eq!(reason(&bench.until_asked(&status).await, "ClusterAvailable"), "False ClusterNotFound");
     assert_eq!(ctx.health.readiness(), Ok(()));
@@ -323,7 +324,10 @@ async fn what_is_listed_and_what_changes_is_reconciled_until_the_controller_is_s
     other.spec.cluster_ref.name = "other".to_owned();
     bench.feeds.locks.take(watcher::Event::Apply(fixtures::watched(other)));
     assert_eq!(reason(&bench.until_asked(&status).await, "ClusterAvailable"), "False ClusterNotFound");
-    shutdown.cancel();
+    stop.deciding.cancel();
+    stop.decided.cancelled().await;
+    assert!(!running.is_finished(), "held locks are renewed until another process leads");
+    stop.renewing.cancel();
     running.await.unwrap();
 }
 

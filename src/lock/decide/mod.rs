@@ -194,6 +194,7 @@ fn decide_as_follower(snapshot: &Snapshot, lock: &DistributedLock) -> Plan {
         .cluster
         .as_ref()
         .filter(is_usable)
+        .filter(|_| !snapshot.is_too_old)
         .and_then(|cluster| Some((key_of(lock).ok()?, options_of(cluster, lock)?, recorded_owner(lock)?)));
     match (grant, &snapshot.state) {
         (Some((key, options, owner)), _) => Plan::Follow { key, options, owner },

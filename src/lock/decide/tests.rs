@@ -26,6 +26,7 @@ fn snapshot(lock: &DistributedLock, cluster: &RedisLockCluster) -> Snapshot {
         connection: None,
         state: None,
         leads: true,
+        is_too_old: false,
     }
 }
 

@@ -141,7 +141,7 @@ async fn a_new_process_adopts_the_same_grant_and_shows_nothing_else_meanwhile() 
         let mut process = Process::leading();
         process.keeper.assign(&lock, target(&engine(&servers)), hold(&lock, TTL, None));
         let owner = process.until_held(&lock).await;
-        process.keeper.shut_down().await;
+        process.keeper.abandon_all().await;
         owner
     };
     // Left on the masters.
@@ -226,7 +226,7 @@ async fn a_follower_keeps_the_leaders_grant_and_acquires_nothing() {
         let mut leader = Process::leading();
         leader.keeper.assign(&lock, target(&engine), hold(&lock, TTL, None));
         let owner = leader.until_held(&lock).await;
-        leader.keeper.shut_down().await;
+        leader.keeper.abandon_all().await;
         (owner, LeaseOptions::new(identity("job", &lock.uid), TTL))
     };
     let follow = Assignment::Follow { options, owner: owner.clone() };
@@ -300,7 +300,7 @@ async fn what_another_leader_granted_between_two_terms_is_followed_and_adopted_a
     assert_eq!(other.keeper.release(&lock.uid, None).await, Some(Ending::Released(Released::Freed)));
     other.keeper.assign(&lock, target(&engine), hold(&lock, TTL, None));
     let third = other.until_held(&lock).await;
-    other.keeper.shut_down().await;
+    other.keeper.abandon_all().await;
     process.sent_events();
     let next_term = Assignment::Hold {
         term: 2,

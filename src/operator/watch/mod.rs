@@ -2,9 +2,11 @@
 //!
 //! # Layout
 //! - [`Watch`]: the objects of a kind, as the API server last showed them, and what changes
+//! - [`pulse`]: whether each watch is alive, by what the transport sees of it
 //! - [`locks`]: which locks are on a cluster, which namespaces use it: looked up, not searched for
 
 pub(crate) mod locks;
+pub(crate) mod pulse;
 
 use std::fmt::{self, Debug};
 use std::hash::Hash;
@@ -214,9 +216,12 @@ where
     K::DynamicType: Default + Eq + Hash + Clone + Send + Sync,
 {
     /// Watches the kind for ever. Errors are counted and logged, and the watch goes on after a pause.
-    pub(crate) async fn run(mut self, client: kube::Client, metrics: Metrics) {
+    pub(crate) async fn run(self, client: kube::Client, metrics: Metrics) {
+        self.run_with(client, metrics, super::watch_config()).await;
+    }
+
+    async fn run_with(mut self, client: kube::Client, metrics: Metrics, config: watcher::Config) {
         let kind = K::kind(&K::DynamicType::default()).into_owned();
-        let config = super::watch_config();
         // Which manager owns which field is half of an object, and nobody here reads it.
         let events = watcher(Api::<K>::all(client), config).default_backoff();
         let mut events = std::pin::pin!(events.modify(|object| object.managed_fields_mut().clear()));
