@@ -18,7 +18,7 @@ use tracing::{info, warn};
 use super::reconciler::Reconciler;
 use crate::operator::Context;
 
-/// How often the silence is looked at.
+/// How often the silence is measured.
 const PERIOD: Duration = Duration::from_secs(1);
 /// What is watched, in the path of its requests.
 const LOCKS: &str = "distributedlocks";
@@ -42,7 +42,7 @@ impl Silence {
         (Self { heard_again }, reconciles)
     }
 
-    /// Looks at the silence, for ever.
+    /// Measures the silence, for ever.
     pub(crate) async fn run(&self, reconciler: &Reconciler) {
         let mut ticks = interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -20,7 +20,7 @@ pub(crate) struct LockTarget {
 pub(crate) enum Assignment {
     /// Acquire the lock and keep it; first try to adopt a grant of another process.
     Hold {
-        /// The leader's term. In a later one, another may have led in between: the grant to adopt is looked at again.
+        /// The leader's term. In a later one, another may have led in between: the grant to adopt counts again.
         term: u64,
         /// Identity and terms of the lease.
         options: LeaseOptions,

@@ -1,6 +1,6 @@
 //! Whether each watch is alive: what the client of the API server sees of its requests.
 //!
-//! A watch that is open and silent, one whose connection is dead, and one that is forbidden look alike to who waits for
+//! A watch that is open and silent, one whose connection is dead, and one that is forbidden look alike to a reader of
 //! events. So the transport itself is asked: an answer to a watch, and each part of one, is a beat (the API server sends
 //! bookmarks about each minute, also if nothing changes). A watch that is not open is down.
 //!
