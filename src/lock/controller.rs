@@ -19,6 +19,7 @@ use super::cleanup;
 use super::decide::{Obstacle, decide};
 use super::events::{self, EventSender};
 use super::keeper::state::State;
+use super::reach;
 use super::reconciler::Reconciler;
 use super::silence::Silence;
 use super::status::{Now, StatusSchedule};
@@ -85,6 +86,7 @@ pub(crate) async fn run(ctx: Context, stop: Stop) {
         () = events::publish(sent_events, ctx.events.clone(), ctx.leadership.clone()) => {}
         () = cleanup::run(&reconciler) => {}
         () = silence.run(&reconciler) => {}
+        () = reach::run(&reconciler) => {}
     }
     if stop.deciding.is_cancelled() {
         stop.decided.cancel();

@@ -10,6 +10,7 @@
 //! - [`connections`]: one engine client per cluster
 //! - [`client_secret`]: writes the Secret with which pods reach the masters
 //! - [`finalize`]: the finalizer; [`cleanup`]: what is left of objects that are gone
+//! - [`reach`]: whether this process reaches masters
 //! - [`silence`]: how long leases are renewed while the API server says nothing
 //! - [`events`]: Events on transitions
 //! - [`subject`]: which lock; [`identity`]: the name in which it is held
@@ -29,6 +30,7 @@ mod fixtures;
 mod identity;
 mod keeper;
 mod look_up;
+mod reach;
 mod reconciler;
 mod silence;
 mod status;

@@ -4,6 +4,7 @@
 //! - [`watch`]: one watch and one store a kind
 //! - [`api_server`]: the one way to the API server: timeouts, errors, no write without leadership
 //! - [`lease`]: the `Lease` by which one of several operators decides; [`leadership`]: what the others ask of it
+//! - [`reach`]: whether this process reaches masters: the Lease goes to one that does
 //! - [`finalizer`]: finalizers, by patches that lose nobody else's
 //! - [`events`]: Kubernetes Events; [`metrics`]: what is counted; [`health`]: what the probes are told
 
@@ -14,6 +15,7 @@ pub(crate) mod health;
 pub(crate) mod leadership;
 pub(crate) mod lease;
 pub(crate) mod metrics;
+pub(crate) mod reach;
 pub(crate) mod watch;
 
 use std::time::Duration;
@@ -26,6 +28,7 @@ use events::Events;
 use health::Health;
 use leadership::Leadership;
 use metrics::Metrics;
+use reach::Reach;
 use watch::Watches;
 use watch::pulse::Pulses;
 
@@ -52,6 +55,8 @@ pub(crate) struct Context {
     pub leadership: Leadership,
     /// What the probes report.
     pub health: Health,
+    /// Whether this process reaches masters.
+    pub(crate) reach: Reach,
 }
 
 #[cfg(test)]
@@ -63,22 +68,22 @@ impl Context {
         let api = ApiServer::new(client.clone(), leadership.clone());
         let (metrics, health) = (Metrics::default(), Health::new());
         let namespace = "redlock-system".to_owned();
-        let (pulses, renew_without_api_server) = (Pulses::default(), Duration::from_mins(10));
-        (
-            Self {
-                client,
-                api,
-                namespace,
-                watches,
-                pulses,
-                renew_without_api_server,
-                events,
-                metrics,
-                leadership,
-                health,
-            },
-            feeds,
-        )
+        let (pulses, reach) = (Pulses::default(), Reach::default());
+        let renew_without_api_server = Duration::from_mins(10);
+        let ctx = Self {
+            client,
+            api,
+            namespace,
+            watches,
+            pulses,
+            renew_without_api_server,
+            events,
+            metrics,
+            leadership,
+            health,
+            reach,
+        };
+        (ctx, feeds)
     }
 }
 

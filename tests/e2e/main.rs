@@ -10,6 +10,7 @@
 
 mod harness;
 
+mod api_server_gone;
 mod chart;
 mod crds;
 mod dead_machines;

@@ -31,6 +31,7 @@ use crate::operator::api_server::{self, ApiServer};
 use crate::operator::error_chain;
 use crate::operator::leadership::Leadership;
 use crate::operator::lease::{self, LeaseCandidate};
+use crate::operator::reach::Reach;
 use sweep::{Swept, sweep};
 
 /// The settings of the command.
@@ -128,7 +129,7 @@ async fn clean_up(
     }
 
     let identity = format!("redlock-cleanup_{:016x}", rand::random::<u64>());
-    let (mut candidate, leadership) = LeaseCandidate::new(lease_client, &namespace, LEASE, identity);
+    let (mut candidate, leadership) = LeaseCandidate::new(lease_client, &namespace, LEASE, identity, Reach::default());
     let (drain, release) = (CancellationToken::new(), CancellationToken::new());
     let released = release.clone();
     let mut candidate = tokio::spawn(async move { candidate.run_one_term(&drain, &released).await });

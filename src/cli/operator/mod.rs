@@ -29,6 +29,7 @@ use crate::operator::health::{
 };
 use crate::operator::lease::{LeaseCandidate, REQUEST_TIMEOUT};
 use crate::operator::metrics::Metrics;
+use crate::operator::reach::Reach;
 use crate::operator::watch::pulse::Pulses;
 use crate::operator::watch::{Feeds, Watches};
 use crate::operator::{Context, connect};
@@ -116,7 +117,8 @@ pub(super) async fn run(options: Options) -> Result<(), Error> {
 
     let namespace = options.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
     let identity = identity(options.pod_name.as_deref(), options.pod_uid.as_deref());
-    let (candidate, leadership) = LeaseCandidate::new(lease_client, &namespace, LEASE, identity);
+    let reach = Reach::default();
+    let (candidate, leadership) = LeaseCandidate::new(lease_client, &namespace, LEASE, identity, reach.clone());
     let reporter = Reporter { controller: REPORTER.to_owned(), instance: options.pod_name.clone() };
     let (watches, feeds) = Watches::new();
     let health = Health::of(pulses.clone());
@@ -131,6 +133,7 @@ pub(super) async fn run(options: Options) -> Result<(), Error> {
         metrics: Metrics::default(),
         leadership,
         health,
+        reach,
     };
 
     let mut tasks = Supervisor::default();
