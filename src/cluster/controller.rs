@@ -29,6 +29,7 @@ use crate::api::cluster::{MasterState, MasterStatus};
 use crate::api::{RedisLockCluster, RedisLockClusterStatus, WatchedCluster};
 use crate::contract::names::{CLUSTER_FINALIZER, CLUSTER_LABEL, MASTER_SELECTOR};
 use crate::operator::api_server::{Category, Error};
+use crate::operator::contain::contain;
 use crate::operator::health::CLUSTER_CONTROLLER;
 use crate::operator::watch::locks::{ClusterObjectRef, cluster_of};
 use crate::operator::watch::{Change, Watches};
@@ -43,6 +44,8 @@ const RECONCILE_TIMEOUT: Duration = Duration::from_secs(60);
 const IDLE: Duration = Duration::from_secs(60);
 /// When a cluster with a master that does not vote is reconciled again, if nothing happens before.
 const UNHEALTHY: Duration = Duration::from_secs(30);
+/// When the claim of another operator is read again, if it does not change before.
+const STAND_BY: Duration = Duration::from_secs(30);
 /// When something that failed is retried.
 const RETRY: Duration = Duration::from_secs(5);
 /// When a reconcile that was decided on an outdated object is retried.
@@ -198,13 +201,19 @@ async fn reconcile_within_term(cluster: Arc<WatchedCluster>, reconciler: Arc<Rec
         }
     };
     let began = Instant::now();
-    let result = timeout(RECONCILE_TIMEOUT, reconciler.reconcile(cluster)).await;
+    let result = timeout(RECONCILE_TIMEOUT, contain(reconciler.reconcile(cluster))).await;
     let result = result.unwrap_or_else(|_| Err(Error::Timeout { action: "reconcile the cluster".to_owned() }));
     let result = match result.as_ref().map_err(Error::category) {
         // Ordinary, and a retry would not help: another process leads, or the cluster is deleted together with its namespace.
         Err(Category::NamespaceTerminating | Category::NotLeading) => Ok(Action::await_change()),
         _ => result,
     };
+    if matches!(result, Err(Error::Panicked)) {
+        let note = "the operator panicked over this cluster and tries again; please report it with the operator's log"
+            .to_owned();
+        let reference = cluster.object_ref(&());
+        ctx.events.publish(&reference, EventType::Warning, "ReconcilePanicked", "Reconcile", note).await;
+    }
     let category = result.as_ref().err().map(|error| error.category().as_str());
     ctx.metrics.reconciled(CONTROLLER, category, began.elapsed());
     result
@@ -242,6 +251,18 @@ impl Reconciler {
         // Look up (IO): the objects, and what the servers say of themselves.
         let (mut snapshot, admins) = match look_up(ctx, cached, &memory).await? {
             Found::Nothing => return Ok(Action::await_change()),
+            Found::Claimed => return Ok(Action::requeue(OUTDATED_RETRY)),
+            Found::ServedBy(operator, cluster) => {
+                self.monitors.monitor(&cluster, Vec::new());
+                if memory.note_served_by(&operator) {
+                    let note =
+                        format!("the operator of {operator} serves this cluster: this one ({}) stands by", ctx.claims);
+                    tracing::warn!(operator, "another operator serves this cluster: this one stands by");
+                    let reference = cluster.object_ref(&());
+                    ctx.events.publish(&reference, EventType::Warning, "ServedByAnother", "StandBy", note).await;
+                }
+                return Ok(Action::requeue(STAND_BY));
+            }
             Found::Deleted(cluster) => {
                 let name = (&*cluster.namespace().unwrap_or_default(), &*cluster.name_any());
                 retire(ctx, name, Some(&cluster), memory.root_key()).await?;

@@ -40,6 +40,8 @@ pub(crate) struct Memory {
     root_key: Option<RootKey>,
     /// When this process put new passwords of clients into force.
     rotated: Option<Instant>,
+    /// The other operator that serves the cluster.
+    served_by: Option<String>,
     /// Pods, by uid, whose servers the monitor found stuck, and how.
     stuck: HashMap<String, String>,
 }
@@ -142,6 +144,11 @@ impl Memory {
         let pause =
             SHORTEST_BACKOFF.saturating_mul(2_u32.saturating_pow(failed.count.saturating_sub(1))).min(LONGEST_BACKOFF);
         Some(pause.saturating_sub(failed.last.elapsed())).filter(|left| !left.is_zero())
+    }
+
+    /// This other operator serves the cluster. Returns whether that is news.
+    pub(crate) fn note_served_by(&mut self, operator: &str) -> bool {
+        self.served_by.replace(operator.to_owned()).as_deref() != Some(operator)
     }
 
     /// The pods whose servers are stuck now, by the monitor.

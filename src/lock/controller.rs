@@ -1,5 +1,6 @@
 //! The controller: what triggers a reconcile, the steps of a reconcile, and when the next one is due.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,15 +18,18 @@ use tracing::{debug, warn};
 use super::act::Outcome;
 use super::cleanup;
 use super::decide::{Obstacle, decide};
-use super::events::{self, EventSender};
+use super::events::{self, EventSender, LockEvent};
 use super::keeper::state::State;
 use super::reach;
 use super::reconciler::Reconciler;
 use super::silence::Silence;
 use super::status::{Now, StatusSchedule};
-use crate::api::WatchedLock;
+use super::subject::Subject;
+use crate::api::{WatchedCluster, WatchedLock};
+use crate::contract::names::OPERATOR_ANNOTATION;
 use crate::duration::with_jitter;
 use crate::operator::api_server::{Category, Error};
+use crate::operator::contain::contain;
 use crate::operator::health::LOCK_CONTROLLER;
 use crate::operator::watch::{Change, Watches};
 use crate::operator::{Context, controller_config, error_chain};
@@ -96,13 +100,36 @@ pub(crate) async fn run(ctx: Context, stop: Stop) {
     reconciler.keeper.abandon_all().await;
 }
 
+/// What locks depend on of a cluster. (The renewal of its claim is nothing to them.)
+fn what_locks_need(cluster: &WatchedCluster) -> Option<impl PartialEq + use<>> {
+    let cluster = cluster.0.as_ref().ok()?.clone();
+    let (meta, claim) = (cluster.metadata, OPERATOR_ANNOTATION);
+    let operator = meta.annotations.and_then(|annotations| annotations.get(claim).cloned());
+    Some((meta.uid, meta.deletion_timestamp, operator, cluster.spec, cluster.status))
+}
+
 /// References to the locks whose cluster changed. After a list of clusters these are all locks.
 fn locks_of_changed_clusters(watches: &Watches) -> impl Stream<Item = ObjectRef<WatchedLock>> + Send + 'static + use<> {
     let (locks, lock_index) = (watches.locks.clone(), Arc::clone(&watches.lock_index));
+    let mut known = HashMap::new();
     watches.clusters.changes().flat_map(move |change| {
         stream::iter(match change {
-            Change::Applied(cluster) | Change::Deleted(cluster) => lock_index.locks_on(&ObjectRef::from_obj(&*cluster)),
-            Change::Listed => locks.all(),
+            Change::Applied(cluster) => {
+                let (reference, needed) = (ObjectRef::from_obj(&*cluster), what_locks_need(&cluster));
+                let is_same = needed.is_some() && known.get(&reference) == Some(&needed);
+                let changed = if is_same { Vec::new() } else { lock_index.locks_on(&reference) };
+                known.insert(reference, needed);
+                changed
+            }
+            Change::Deleted(cluster) => {
+                let reference = ObjectRef::from_obj(&*cluster);
+                known.remove(&reference);
+                lock_index.locks_on(&reference)
+            }
+            Change::Listed => {
+                known.clear();
+                locks.all()
+            }
         })
     })
 }
@@ -128,6 +155,8 @@ fn locks_of_changed_namespaces(
 impl Reconciler {
     /// Reconciles a lock. Returns when it is reconciled next without a trigger.
     async fn reconcile(&self, object: Arc<WatchedLock>) -> Result<Action, Error> {
+        #[cfg(test)]
+        assert!(!self.broken.lock().is_ok_and(|names| names.contains(&object.name_any())), "broken on purpose");
         // Look up (IO): cluster, connection, state of the actor.
         let snapshot = self.look_up(object).await?;
         // Decide (pure).
@@ -165,7 +194,13 @@ fn when_next(outcome: Outcome, state: Option<&State>) -> Result<Action, Error> {
 
 async fn reconcile(lock: Arc<WatchedLock>, reconciler: Arc<Reconciler>) -> Result<Action, Error> {
     let begun = Instant::now();
-    let result = match reconciler.ctx.leadership.within_term(reconciler.reconcile(lock)).await {
+    let subject = Subject::of(&lock);
+    let reconciling = reconciler.ctx.leadership.within_term(reconciler.reconcile(lock));
+    let result = match contain(reconciling).await {
+        Err(error @ Error::Panicked) => {
+            reconciler.events.send(&subject.reference, LockEvent::Panicked);
+            Err(error)
+        }
         // Ordinary: the leader reconciles the lock, and a change of leadership triggers a reconcile here.
         Err(Error::NotLeading) => Ok(Action::await_change()),
         result => result,
@@ -186,9 +221,11 @@ fn retry_after(category: Category) -> Duration {
     match category {
         Category::Conflict | Category::NotFound => Duration::from_secs(1),
         Category::Api | Category::Connection | Category::Timeout | Category::NotLeading => Duration::from_secs(5),
-        Category::Forbidden | Category::NamespaceTerminating | Category::Invalid | Category::Internal => {
-            Duration::from_secs(30)
-        }
+        Category::Forbidden
+        | Category::NamespaceTerminating
+        | Category::Invalid
+        | Category::Internal
+        | Category::Panic => Duration::from_secs(30),
     }
 }
 

@@ -14,6 +14,7 @@ use super::silence;
 use super::subject::Subject;
 use crate::api::{DistributedLock, RedisLockCluster, WatchedLock};
 use crate::operator::api_server::Error;
+use crate::operator::claim::Served;
 use crate::operator::error_chain;
 use crate::operator::watch::WatchedNamespace;
 use crate::operator::watch::locks::cluster_of;
@@ -36,6 +37,8 @@ pub(crate) struct Snapshot {
     pub(crate) connection: Option<Result<Arc<Engine>, Unconnected>>,
     /// The state of its actor; `None` without an actor.
     pub(crate) state: Option<State>,
+    /// Which operator serves the cluster; this one, where there is no cluster.
+    pub(crate) served: Served,
     /// Whether this process leads.
     pub(crate) leads: bool,
     /// Whether what is known of the lock is too old to renew it.
@@ -68,9 +71,10 @@ impl Reconciler {
             Err(_) => (None, None),
         };
         let state = self.keeper.state(&subject.uid);
+        let served = cluster.as_ref().map_or(Served::Here, |cluster| self.ctx.claims.served(&cluster.metadata));
         let namespace = self.ctx.watches.namespace(&subject.namespace);
         let (leads, is_too_old) = (self.ctx.leadership.is_leader(), silence::is_too_long(&self.ctx));
-        Ok(Snapshot { subject, object, cluster, namespace, connection, state, leads, is_too_old })
+        Ok(Snapshot { subject, object, cluster, namespace, connection, state, served, leads, is_too_old })
     }
 
     async fn look_up_cluster(

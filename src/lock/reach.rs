@@ -9,6 +9,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::connections::Engine;
 use super::reconciler::Reconciler;
+use crate::operator::claim::Served;
 use crate::operator::watch::locks::reference_to;
 
 /// How often each cluster is asked.
@@ -38,7 +39,8 @@ async fn engines(reconciler: &Reconciler) -> Vec<Arc<Engine>> {
     let mut engines = Vec::new();
     for cluster in watches.clusters.store().state() {
         let Ok(cluster) = &cluster.0 else { continue };
-        if watches.lock_index.namespaces_of(&reference_to(cluster)).is_empty() {
+        let is_elsewhere = matches!(reconciler.ctx.claims.served(&cluster.metadata), Served::By(_));
+        if is_elsewhere || watches.lock_index.namespaces_of(&reference_to(cluster)).is_empty() {
             continue;
         }
         // Whatever is missing, it is not the way to the masters.

@@ -4,11 +4,15 @@
 //! - [`watch`]: one watch and one store a kind
 //! - [`api_server`]: the one way to the API server: timeouts, errors, no write without leadership
 //! - [`lease`]: the `Lease` by which one of several operators decides; [`leadership`]: what the others ask of it
+//! - [`claim`]: which operator serves a cluster
+//! - [`contain`]: a panic over one object ends nothing else
 //! - [`reach`]: whether this process reaches masters: the Lease goes to one that does
 //! - [`finalizer`]: finalizers, by patches that lose nobody else's
 //! - [`events`]: Kubernetes Events; [`metrics`]: what is counted; [`health`]: what the probes are told
 
 pub(crate) mod api_server;
+pub(crate) mod claim;
+pub(crate) mod contain;
 pub(crate) mod events;
 pub(crate) mod finalizer;
 pub(crate) mod health;
@@ -24,6 +28,7 @@ use kube::client::ClientBuilder;
 use kube::runtime::{controller, watcher};
 
 use api_server::ApiServer;
+use claim::Claims;
 use events::Events;
 use health::Health;
 use leadership::Leadership;
@@ -57,6 +62,8 @@ pub(crate) struct Context {
     pub health: Health,
     /// Whether this process reaches masters.
     pub(crate) reach: Reach,
+    /// Which clusters this operator serves.
+    pub(crate) claims: Claims,
 }
 
 #[cfg(test)]
@@ -82,6 +89,7 @@ impl Context {
             leadership,
             health,
             reach,
+            claims: Claims::new("redlock-system/redlock-operator".to_owned()),
         };
         (ctx, feeds)
     }

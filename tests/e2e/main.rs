@@ -26,5 +26,6 @@ mod passwords;
 mod refusals;
 mod refused_pods;
 mod retirement;
+mod two_operators;
 mod uninstall;
 mod waiting;

@@ -23,6 +23,7 @@ use tracing::{error, info, warn};
 use super::signals::Signals;
 use crate::contract::names::LEASE;
 use crate::operator::api_server::ApiServer;
+use crate::operator::claim::Claims;
 use crate::operator::events::Events;
 use crate::operator::health::{
     CLUSTER_CONTROLLER, CLUSTER_WATCH, Health, LOCK_CONTROLLER, LOCK_WATCH, NAMESPACE_WATCH,
@@ -134,6 +135,7 @@ pub(super) async fn run(options: Options) -> Result<(), Error> {
         leadership,
         health,
         reach,
+        claims: Claims::new(format!("{namespace}/{LEASE}")),
     };
 
     let mut tasks = Supervisor::default();

@@ -149,7 +149,9 @@ async fn a_foreign_secret_is_not_touched_and_reported() {
     bench.reconcile(&lock).await.unwrap();
     let asked = bench.asked();
     assert!(!asked.iter().any(|(asked, _)| asked.contains("secrets") && !asked.starts_with("GET ")), "{asked:?}");
-    assert_eq!(reason(&asked.last().unwrap().1, "ConfigValid"), "False NameConflict");
+    // The first reconcile may have shown all there is to show.
+    let shown = asked.iter().rfind(|(asked, _)| *asked == format!("PATCH {STATUS}")).unwrap();
+    assert_eq!(reason(&shown.1, "ConfigValid"), "False NameConflict");
 }
 
 #[tokio::test]
@@ -262,6 +264,18 @@ async fn a_changed_cluster_triggers_its_locks_and_a_list_of_clusters_triggers_al
     }
     bench.feeds.clusters.list([cluster()]);
     assert_eq!(names(), ["elsewhere", "nightly"]);
+
+    let mut take = |key: &str, value: &str| {
+        let mut cluster = fixtures::cluster();
+        cluster.metadata.annotations.as_mut().unwrap().insert(key.to_owned(), value.to_owned());
+        bench.feeds.clusters.take(watcher::Event::Apply(fixtures::watched_cluster(cluster)));
+    };
+    take("redlock.dev/operator-renewed", "2026-12-01T00:00:00Z");
+    assert_eq!(names(), ["nightly"], "the first that is seen of it since the list");
+    take("redlock.dev/operator-renewed", "2026-12-01T00:00:45Z");
+    assert_eq!(names(), [""; 0], "a renewed claim is nothing to locks");
+    take(OPERATOR_ANNOTATION, "elsewhere/redlock-operator");
+    assert_eq!(names(), ["nightly"]);
 }
 
 #[tokio::test]
@@ -342,4 +356,22 @@ async fn the_actor_of_a_lock_that_is_gone_is_ended() {
     bench.feeds.locks.take(watcher::Event::Delete(fixtures::watched(lock)));
     cleanup::clean_up(&bench.reconciler).await;
     assert_eq!(bench.reconciler.keeper.state(fixtures::UID), None);
+}
+
+#[tokio::test]
+async fn a_panic_over_one_lock_is_told_and_counted_and_the_next_reconcile_of_any_goes_on() {
+    let mut bench = Bench::leading(None, vec![]);
+    bench.reconciler.broken.lock().unwrap().push("nightly".to_owned());
+    let error = bench.reconcile(&fixtures::lock()).await.unwrap_err();
+    assert_eq!(error.category().as_str(), "panic");
+    assert_eq!(bench.sent_events(), [LockEvent::Panicked]);
+    let counted = "redlock_reconciles_total{controller=\"lock\",result=\"panic\"} 1";
+    assert!(bench.reconciler.ctx.metrics.render().contains(counted));
+    let mut other = fixtures::lock();
+    other.metadata.name = Some("sound".to_owned());
+    other.metadata.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
+    bench.reconcile(&other).await.unwrap();
+    bench.reconciler.broken.lock().unwrap().clear();
+    bench.reconcile(&fixtures::lock()).await.unwrap();
+    assert_eq!(bench.writes(), [format!("PATCH {STATUS}")]);
 }
