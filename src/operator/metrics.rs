@@ -13,7 +13,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::openmetrics;
+use crate::{log_sink, openmetrics};
 
 /// The `result` of a reconcile without an error.
 const OK: &str = "ok";
@@ -145,6 +145,7 @@ impl Families {
         all.register("acquisitions", "Attempts to acquire a lock, by result", acquisitions.clone());
         all.register("renewals", "Successful renewals of held locks", renewals.clone());
         all.register("losses", "Locks that were lost", losses.clone());
+        log_sink::register(&mut all);
         all
     }
 }
