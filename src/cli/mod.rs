@@ -81,6 +81,9 @@ struct OperatorArgs {
     /// UID of the operator's pod.
     #[arg(long, env = "POD_UID")]
     pod_uid: Option<String>,
+    /// Namespaces to serve, separated by commas: their clusters and locks, and no others [default: all]
+    #[arg(long, env = "REDLOCK_WATCH_NAMESPACES", value_delimiter = ',', value_parser = NonEmptyStringValueParser::new())]
+    watch_namespaces: Vec<String>,
     /// How long held locks are renewed while the API server is gone, such as 10m. Then they expire, since nobody can say
     /// whether they are still wanted.
     #[arg(long, env = "REDLOCK_RENEW_WITHOUT_API_SERVER", default_value = "10m", value_parser = duration::parse)]
@@ -158,10 +161,17 @@ impl Command {
         match self {
             Self::Crds(args) => finish(crds::write(args.out.as_deref(), args.chart.as_deref()), |_| FAILED),
             Self::Operator(args) => {
-                let OperatorArgs { redis_image, listen, namespace, pod_name, pod_uid, renew_without_api_server, log } =
-                    args;
-                let options =
-                    operator::Options { redis_image, listen, namespace, pod_name, pod_uid, renew_without_api_server };
+                let OperatorArgs { redis_image, listen, namespace, pod_name, pod_uid, watch_namespaces, .. } = args;
+                let (renew_without_api_server, log) = (args.renew_without_api_server, args.log);
+                let options = operator::Options {
+                    redis_image,
+                    listen,
+                    namespace,
+                    pod_name,
+                    pod_uid,
+                    watch_namespaces,
+                    renew_without_api_server,
+                };
                 logged(&log, || finish(block_on(operator::run(options)), |_| FAILED))
             }
             Self::Cleanup(args) => {

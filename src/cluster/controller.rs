@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::runtime::controller::{self, Action, Controller};
 use kube::runtime::events::EventType;
 use kube::runtime::watcher;
-use kube::{Api, Resource, ResourceExt};
+use kube::{Resource, ResourceExt};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, timeout};
 use tokio_util::sync::CancellationToken;
@@ -33,7 +33,7 @@ use crate::operator::contain::contain;
 use crate::operator::health::CLUSTER_CONTROLLER;
 use crate::operator::watch::locks::{ClusterObjectRef, cluster_of};
 use crate::operator::watch::{Change, Watches};
-use crate::operator::{Context, controller_config, error_chain, finalizer, watch_config};
+use crate::operator::{Context, controller_config, error_chain, finalizer};
 
 /// What metrics call this controller.
 const CONTROLLER: &str = "cluster";
@@ -64,6 +64,7 @@ struct Reconciler {
 pub(crate) async fn run(ctx: Context, default_image: String, shutdown: CancellationToken) {
     let (client, metrics, health, watches) =
         (ctx.client.clone(), ctx.metrics.clone(), ctx.health.clone(), ctx.watches.clone());
+    let scope = ctx.scope.clone();
     let (monitors, findings) = Monitors::new(watches.clusters.clone(), metrics.clone(), ctx.leadership.clone());
     let (sweeps, mut swept) = tokio::sync::mpsc::unbounded_channel();
     let gained = ctx.leadership.changes().filter(|leads| std::future::ready(*leads)).map(|_| ());
@@ -71,13 +72,16 @@ pub(crate) async fn run(ctx: Context, default_image: String, shutdown: Cancellat
     let retiring = Arc::clone(&reconciler);
     // The clusters themselves come from the shared watch, so the controller gets a stream that never yields.
     let no_events = stream::pending::<watcher::Result<WatchedCluster>>();
-    let running = Controller::for_stream(no_events, watches.clusters.store().clone())
-        .with_config(controller_config())
-        // By label: a pod whose owner is gone is of its cluster all the same.
-        .watches(Api::<Pod>::all(client.clone()), watch_config().labels(MASTER_SELECTOR), |pod| cluster_by_label(&pod))
-        .watches(Api::<Service>::all(client), watch_config().labels(MASTER_SELECTOR), |service| {
-            cluster_by_label(&service)
-        })
+    let mut controller =
+        Controller::for_stream(no_events, watches.clusters.store().clone()).with_config(controller_config());
+    // By label: a pod whose owner is gone is of its cluster all the same.
+    for (pods, config) in scope.sources::<Pod>(&client) {
+        controller = controller.watches(pods, config.labels(MASTER_SELECTOR), |pod| cluster_by_label(&pod));
+    }
+    for (services, config) in scope.sources::<Service>(&client) {
+        controller = controller.watches(services, config.labels(MASTER_SELECTOR), |service| cluster_by_label(&service));
+    }
+    let running = controller
         .reconcile_on(watches.clusters.references())
         .reconcile_on(clusters_of_changed_locks(&watches))
         .reconcile_on(clusters_of_changed_namespaces(&watches))
@@ -201,7 +205,9 @@ async fn reconcile_within_term(cluster: Arc<WatchedCluster>, reconciler: Arc<Rec
         }
     };
     let began = Instant::now();
-    let result = timeout(RECONCILE_TIMEOUT, contain(reconciler.reconcile(cluster))).await;
+    // Boxed: what holds it would be as large otherwise.
+    let reconciling = Box::pin(reconciler.reconcile(cluster));
+    let result = timeout(RECONCILE_TIMEOUT, contain(reconciling)).await;
     let result = result.unwrap_or_else(|_| Err(Error::Timeout { action: "reconcile the cluster".to_owned() }));
     let result = match result.as_ref().map_err(Error::category) {
         // Ordinary, and a retry would not help: another process leads, or the cluster is deleted together with its namespace.

@@ -6,6 +6,7 @@
 //! - [`lease`]: the `Lease` by which one of several operators decides; [`leadership`]: what the others ask of it
 //! - [`claim`]: which operator serves a cluster
 //! - [`contain`]: a panic over one object ends nothing else
+//! - [`scope`]: which namespaces are watched
 //! - [`reach`]: whether this process reaches masters: the Lease goes to one that does
 //! - [`finalizer`]: finalizers, by patches that lose nobody else's
 //! - [`events`]: Kubernetes Events; [`metrics`]: what is counted; [`health`]: what the probes are told
@@ -20,6 +21,7 @@ pub(crate) mod leadership;
 pub(crate) mod lease;
 pub(crate) mod metrics;
 pub(crate) mod reach;
+pub(crate) mod scope;
 pub(crate) mod watch;
 
 use std::time::Duration;
@@ -34,6 +36,7 @@ use health::Health;
 use leadership::Leadership;
 use metrics::Metrics;
 use reach::Reach;
+use scope::Scope;
 use watch::Watches;
 use watch::pulse::Pulses;
 
@@ -46,6 +49,8 @@ pub(crate) struct Context {
     pub(crate) api: ApiServer,
     /// The operator's own namespace.
     pub(crate) namespace: String,
+    /// Which namespaces are watched.
+    pub(crate) scope: Scope,
     /// What it shows of both kinds.
     pub(crate) watches: Watches,
     /// Whether the watches are alive.
@@ -81,6 +86,7 @@ impl Context {
             client,
             api,
             namespace,
+            scope: Scope::default(),
             watches,
             pulses,
             renew_without_api_server,

@@ -72,7 +72,10 @@ async fn two_replicas_are_spread_over_machines_and_drains_leave_one() {
     assert!(strings(&operator(&objects)["containers"][0]["args"]).contains("--renew-without-api-server=10m"));
 
     let own = "topologySpreadConstraints[0].topologyKey=rack";
-    let objects = render(&[own, "podDisruptionBudget.enabled=false", "renewWithoutApiServer=1h30m"]).await.unwrap();
+    let scope = "watchNamespaces={billing,locks}";
+    let objects =
+        render(&[own, "podDisruptionBudget.enabled=false", "renewWithoutApiServer=1h30m", scope]).await.unwrap();
+    assert!(strings(&operator(&objects)["containers"][0]["args"]).contains("--watch-namespaces=billing,locks"));
     assert_eq!(operator(&objects)["topologySpreadConstraints"], json!([{"topologyKey": "rack"}]));
     assert!(of_kind(&objects, "PodDisruptionBudget").is_empty());
     assert!(strings(&operator(&objects)["containers"][0]["args"]).contains("--renew-without-api-server=1h30m"));

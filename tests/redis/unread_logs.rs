@@ -1,4 +1,4 @@
-//! A sidecar whose log cannot be written leads, renews and gives its lead back like any other.
+//! A sidecar whose log cannot be written leads, renews and releases like any other.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -35,7 +35,7 @@ async fn a_log_that_is_not_read_or_closed_or_on_a_full_disk_costs_no_lead_and_no
     let (servers, secret) = cluster(3).await;
     let (unread, mut full) = io::pipe().expect("a pipe");
     // As much as a pipe takes, and not a byte more: else this would wait for a reader.
-    full.write_all(&[b'x'; 65_536]).expect("room in a pipe");
+    full.write_all(&vec![b'x'; 65_536]).expect("room in a pipe");
     let (closed, broken) = io::pipe().expect("a pipe");
     drop(closed);
     let disk = OpenOptions::new().write(true).open("/dev/full").expect("a full disk");

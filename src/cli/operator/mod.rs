@@ -31,6 +31,7 @@ use crate::operator::health::{
 use crate::operator::lease::{LeaseCandidate, REQUEST_TIMEOUT};
 use crate::operator::metrics::Metrics;
 use crate::operator::reach::Reach;
+use crate::operator::scope::Scope;
 use crate::operator::watch::pulse::Pulses;
 use crate::operator::watch::{Feeds, Watches};
 use crate::operator::{Context, connect};
@@ -70,6 +71,8 @@ pub(super) struct Options {
     pub pod_name: Option<String>,
     /// UID of its pod.
     pub pod_uid: Option<String>,
+    /// The namespaces to serve; none: all.
+    pub watch_namespaces: Vec<String>,
     /// How long held locks are renewed without a word of the API server.
     pub renew_without_api_server: Duration,
 }
@@ -127,6 +130,7 @@ pub(super) async fn run(options: Options) -> Result<(), Error> {
         events: Events::new(Recorder::new(client.clone(), reporter)),
         api: ApiServer::new(client.clone(), leadership.clone()),
         namespace: namespace.clone(),
+        scope: Scope::of(options.watch_namespaces.clone()),
         watches,
         pulses,
         renew_without_api_server: options.renew_without_api_server,
@@ -179,9 +183,12 @@ fn start(
         ctx.health.awaits(controller, "the first list of what it watches");
     }
     let Feeds { clusters, locks, namespaces } = feeds;
-    tasks.spawn(CLUSTER_WATCH, returns(clusters.run(ctx.client.clone(), ctx.metrics.clone())));
-    tasks.spawn(LOCK_WATCH, returns(locks.run(ctx.client.clone(), ctx.metrics.clone())));
-    tasks.spawn(NAMESPACE_WATCH, returns(namespaces.run(ctx.client.clone(), ctx.metrics.clone())));
+    let (sources, scope, metrics) = (ctx.scope.sources(&ctx.client), ctx.scope.clone(), ctx.metrics.clone());
+    tasks.spawn(CLUSTER_WATCH, async move { returns(clusters.run(sources, scope.namespaces(), metrics)).await });
+    let (sources, scope, metrics) = (ctx.scope.sources(&ctx.client), ctx.scope.clone(), ctx.metrics.clone());
+    tasks.spawn(LOCK_WATCH, async move { returns(locks.run(sources, scope.namespaces(), metrics)).await });
+    let (sources, scope, metrics) = (ctx.scope.namespace_sources(&ctx.client), ctx.scope.clone(), ctx.metrics.clone());
+    tasks.spawn(NAMESPACE_WATCH, async move { returns(namespaces.run(sources, scope.namespaces(), metrics)).await });
     let cluster = cluster::run(ctx.clone(), options.redis_image.clone(), stop.deciding.clone());
     tasks.spawn(CLUSTER_CONTROLLER, returns(cluster));
     let lock = lock::run(ctx.clone(), stop.clone());
@@ -198,7 +205,7 @@ async fn returns(task: impl Future<Output = ()>) -> Result<(), String> {
 /// would not help: the next start would find the same.
 async fn preflight(ctx: &Context, namespace: &str) {
     let mut logged = String::new();
-    while let Err(obstacle) = preflight::check(&ctx.client, namespace, LEASE).await {
+    while let Err(obstacle) = preflight::check(&ctx.client, namespace, &ctx.scope, LEASE).await {
         let obstacle = obstacle.to_string();
         if obstacle != logged {
             error!("not started yet: {obstacle}");

@@ -141,13 +141,12 @@ pub(crate) fn decide(snapshot: &Snapshot) -> Plan {
     let is_deleted = meta.deletion_timestamp.is_some();
     let has_finalizer = meta.finalizers.iter().flatten().any(|f| f == FINALIZER);
     match snapshot.served {
-        Served::Here => {}
         // The other operator decides about it, and finalizes it.
         Served::By(_) if snapshot.state.is_some() => return Plan::Abandon,
         Served::By(_) => return Plan::Nothing,
         // Until an operator claims it, which may be another. That is a change, and triggers the next reconcile.
         Served::Nowhere if !is_deleted => return Plan::Nothing,
-        Served::Nowhere => {}
+        Served::Here | Served::Nowhere => {}
     }
     match snapshot.lock() {
         Ok(lock) if is_deleted => decide_deleted(snapshot, lock, has_finalizer),

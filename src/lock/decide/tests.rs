@@ -199,7 +199,7 @@ fn a_lock_on_a_cluster_of_another_operator_is_left_to_that() {
     lock.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
     for (lock, leads) in [(lock.clone(), true), (lock.clone(), false), (deleted(lock.clone()), true)] {
         let served = Served::By("other/redlock-operator".to_owned());
-        let mut snapshot = Snapshot { leads, served, ..snapshot(&lock, &cluster) };
+        let mut snapshot = Snapshot { served, leads, ..snapshot(&lock, &cluster) };
         assert_eq!(decide(&snapshot), Plan::Nothing);
         snapshot.state = Some(held());
         assert_eq!(decide(&snapshot), Plan::Abandon, "the claim was taken");

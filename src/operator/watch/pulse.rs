@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, Uri};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 use tower::{BoxError, Layer, Service};
@@ -139,8 +139,16 @@ impl Pulses {
     }
 }
 
+/// What a request asks for: its path, and the fields by which it selects (those of several watches of one path differ).
+fn watched(uri: &Uri) -> String {
+    let fields =
+        uri.query().into_iter().flat_map(|query| query.split('&')).find(|part| part.starts_with("fieldSelector="));
+    fields.map_or_else(|| uri.path().to_owned(), |fields| format!("{}?{fields}", uri.path()))
+}
+
 /// The last part of the path of a request for objects.
 fn resource_of(path: &str) -> &str {
+    let path = path.split('?').next().unwrap_or(path);
     path.rsplit_once('/').map_or(path, |(_, resource)| resource)
 }
 
@@ -179,7 +187,7 @@ where
     }
 
     fn call(&mut self, request: Request<R>) -> Self::Future {
-        let path = request.uri().path().to_owned();
+        let path = watched(request.uri());
         let is_get = request.method() == Method::GET;
         let is_watch = is_get && request.uri().query().is_some_and(|q| q.split('&').any(|part| part == "watch=true"));
         let pulses = self.pulses.clone();

@@ -121,7 +121,8 @@ async fn a_watch_whose_packets_are_dropped_is_noticed_after_its_timeout_and_open
     let config = kube::Config::new(format!("http://127.0.0.1:{}", proxy.port).parse().unwrap());
     let client = crate::operator::connect(config, &pulses).unwrap();
     // The client's own bound is this, and 5 s.
-    let watching = tokio::spawn(feed.run_with(client, Metrics::default(), watcher::Config::default().timeout(1)));
+    let sources = vec![(kube::Api::all(client), watcher::Config::default().timeout(1))];
+    let watching = tokio::spawn(async move { feed.run(sources, &[].into(), Metrics::default()).await });
     watch.listed().await;
     let is_open = || pulses.all().values().any(|pulse| pulse.down_since.is_none());
     eventually("an open watch", async || is_open().then_some(())).await;
