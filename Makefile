@@ -48,6 +48,11 @@ e2e: ## Tests on a real Kubernetes (TEST=name: only those; KEEP=1: leave the clu
 e2e-full: ## The same, with the tests in which Kubernetes gives a dead machine up (a minute each)
 	@E2E_FULL=1 hack/e2e.sh $(TEST)
 
+.PHONY: scale
+scale: ## Thousands of held locks, measured: LOCKS=1000,10000 MINUTES=10 REPLICAS=1
+	SCALE_LOCKS='$(LOCKS)' SCALE_MINUTES='$(MINUTES)' SCALE_REPLICAS='$(REPLICAS)' \
+		E2E_TEST=scale E2E_THREADS=1 IMAGE_PROFILE=release hack/e2e.sh --nocapture
+
 .PHONY: lint
 lint: ## Format, clippy, rustdoc, words, shellcheck, helm lint, cargo deny
 	@hack/lint.sh

@@ -45,7 +45,7 @@ check_nodejs() {
 
 need_packages make:make gcc:gcc 'libc6-dev:/usr/lib/*/libc.a' ca-certificates:/etc/ssl/certs/ca-certificates.crt \
   git:git shellcheck:shellcheck redis-server:redis-server redis-tools:redis-cli jq:jq nodejs:node npm:npm \
-  'libfaketime:/usr/lib/*/faketime/libfaketimeMT.so.1'
+  'libfaketime:/usr/lib/*/faketime/libfaketimeMT.so.1' prometheus:promtool
 install_rust
 need_go 'an interop test' redlock/tests/interop/redsync/go.mod
 check_nodejs

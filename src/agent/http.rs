@@ -9,7 +9,7 @@
 //! | `/metrics` | Prometheus metrics |
 
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use axum::{Json, Router};
@@ -24,7 +24,7 @@ pub(crate) fn router(election: Election) -> Router {
         .route("/leader", get(|State(e): State<Election>| async move { uncached(leader(&e)) }))
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(|State(e): State<Election>| async move { ready(&e) }))
-        .route("/metrics", get(|State(e): State<Election>| async move { metrics(&e) }))
+        .route("/metrics", get(|State(e): State<Election>, request: HeaderMap| async move { metrics(&e, &request) }))
         .with_state(election)
 }
 
@@ -45,6 +45,6 @@ fn ready(election: &Election) -> (StatusCode, &'static str) {
     }
 }
 
-fn metrics(election: &Election) -> impl IntoResponse + use<> {
-    openmetrics::response(election.render_metrics())
+fn metrics(election: &Election, request: &HeaderMap) -> impl IntoResponse + use<> {
+    openmetrics::response(request, election.render_metrics())
 }

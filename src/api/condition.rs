@@ -16,6 +16,9 @@ pub const HELD: &str = "Held";
 /// `DistributedLock`: its cluster exists and a majority of the masters answers.
 pub const CLUSTER_AVAILABLE: &str = "ClusterAvailable";
 
+/// The types that the operator sets. Those of others are left to them.
+const OWN: [&str; 6] = [AVAILABLE, READY, PROGRESSING, CONFIG_VALID, HELD, CLUSTER_AVAILABLE];
+
 /// Status of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Truth {
@@ -43,6 +46,11 @@ impl From<bool> for Truth {
     fn from(value: bool) -> Self {
         if value { Self::True } else { Self::False }
     }
+}
+
+/// Drops the conditions that others set, so that an apply of the rest does not take over their fields.
+pub(crate) fn retain_own(conditions: &mut Vec<Condition>) {
+    conditions.retain(|condition| OWN.contains(&condition.type_.as_str()));
 }
 
 /// Sets the condition `type_`, keeping `lastTransitionTime` where the status word stays the same (the Kubernetes API
@@ -90,5 +98,15 @@ mod tests {
         set_condition(&mut all, HELD, Truth::True, "Acquired", "", Some(2), at(30));
         assert_eq!(all[0].last_transition_time, Time(at(30)));
         assert_eq!(all.len(), 1);
+    }
+
+    #[test]
+    fn conditions_of_others_are_not_applied() {
+        let mut all = Vec::new();
+        for type_ in ["example.com/Audited", HELD] {
+            set_condition(&mut all, type_, Truth::True, "Test", "", None, at(10));
+        }
+        retain_own(&mut all);
+        assert_eq!(all.iter().map(|c| c.type_.as_str()).collect::<Vec<_>>(), [HELD]);
     }
 }

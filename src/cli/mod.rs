@@ -69,6 +69,13 @@ struct OperatorArgs {
     /// Image of masters whose RedisLockCluster does not name one: Redis 7 or later, or Valkey.
     #[arg(long, env = "REDLOCK_REDIS_IMAGE", default_value = "redis:7.4-alpine", value_parser = NonEmptyStringValueParser::new())]
     redis_image: String,
+    /// How many statuses of locks a second have renewTime, validUntil and validity refreshed, for all locks together. 0: statuses show
+    /// none of them.
+    #[arg(long, env = "REDLOCK_STATUS_REFRESHES", default_value = "10", value_name = "PER_SECOND")]
+    status_refreshes: u32,
+    /// Give each lock a metric of its own, redlock_lock_held: with ten thousand locks ten thousand series.
+    #[arg(long, env = "REDLOCK_LOCK_METRICS")]
+    lock_metrics: bool,
     /// Address of the HTTP server: /livez, /readyz, /metrics.
     #[arg(long, env = "REDLOCK_LISTEN", default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
@@ -161,10 +168,22 @@ impl Command {
         match self {
             Self::Crds(args) => finish(crds::write(args.out.as_deref(), args.chart.as_deref()), |_| FAILED),
             Self::Operator(args) => {
-                let OperatorArgs { redis_image, listen, namespace, pod_name, pod_uid, watch_namespaces, .. } = args;
-                let (renew_without_api_server, log) = (args.renew_without_api_server, args.log);
+                let OperatorArgs {
+                    redis_image,
+                    status_refreshes,
+                    lock_metrics,
+                    listen,
+                    namespace,
+                    pod_name,
+                    pod_uid,
+                    watch_namespaces,
+                    renew_without_api_server,
+                    log,
+                } = args;
                 let options = operator::Options {
                     redis_image,
+                    status_refreshes,
+                    lock_metrics,
                     listen,
                     namespace,
                     pod_name,

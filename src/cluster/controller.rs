@@ -1,6 +1,6 @@
 //! The controller: what triggers a reconcile, the steps of one, and when the next one is due.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -108,19 +108,32 @@ pub(crate) async fn run(ctx: Context, default_image: String, shutdown: Cancellat
     }
 }
 
-/// The clusters whose set of client namespaces may have changed: the cluster of each changed lock. All clusters, where a lock
-/// cannot be read, so that its cluster is unknown, and after a new list, which does not tell what was deleted.
+/// The clusters whose set of client namespaces has changed: nothing else about a lock concerns its cluster, and least of all its status,
+/// which is written often. All clusters after a new list, which does not tell what was deleted.
 fn clusters_of_changed_locks(watches: &Watches) -> impl Stream<Item = ClusterObjectRef> + Send + 'static + use<> {
-    let clusters = watches.clusters.clone();
+    let (clusters, lock_index) = (watches.clusters.clone(), Arc::clone(&watches.lock_index));
+    let mut known = HashMap::<ClusterObjectRef, BTreeSet<String>>::new();
+    let mut unreadable = BTreeSet::new();
     watches.locks.changes().flat_map(move |change| {
-        let readable = match &change {
-            Change::Applied(lock) | Change::Deleted(lock) => lock.0.as_ref().ok(),
-            Change::Listed => None,
+        let was_unreadable = std::mem::replace(&mut unreadable, lock_index.unreadable_namespaces());
+        let mut changed = match &change {
+            Change::Applied(lock) | Change::Deleted(lock) if was_unreadable == unreadable => {
+                lock.0.as_ref().ok().map(cluster_of).into_iter().collect()
+            }
+            // Which cluster a lock is on that cannot be read is unknown.
+            Change::Applied(_) | Change::Deleted(_) | Change::Listed => clusters.all(),
         };
-        stream::iter(match readable {
-            Some(lock) => vec![cluster_of(lock)],
-            None => clusters.all(),
-        })
+        changed.retain(|cluster| {
+            let namespaces = lock_index.namespaces_of(cluster);
+            // A cluster without a lock has no entry: none is left of one that is gone.
+            let before = known.remove(cluster).unwrap_or_default();
+            let has_changed = before != namespaces || matches!(change, Change::Listed);
+            if !namespaces.is_empty() {
+                known.insert(cluster.clone(), namespaces);
+            }
+            has_changed
+        });
+        stream::iter(changed)
     })
 }
 

@@ -30,10 +30,11 @@ pub(crate) async fn write_status(
 ) -> Result<(), Error> {
     api.require_leadership()?;
     let summary = summarize(cluster, rows, problems, now());
-    let status = RedisLockClusterStatus { credentials: Some(credentials.clone()), ..summary };
+    let mut status = RedisLockClusterStatus { credentials: Some(credentials.clone()), ..summary };
     if cluster.status.as_ref() == Some(&status) {
         return Ok(());
     }
+    condition::retain_own(&mut status.conditions);
     let (name, namespace) = (cluster.name_any(), cluster.namespace().unwrap_or_default());
     let guard = json!({"resourceVersion": cluster.resource_version()});
     *cluster = api.apply_status(&namespace, &name, guard, &status).await?;

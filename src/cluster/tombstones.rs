@@ -72,7 +72,7 @@ pub(crate) async fn note_unobserved(api: &ApiServer, namespace: &str, now: Times
     }
     operations.push(json!({"op": "add", "path": path_of(UNOBSERVED_SINCE), "value": now.to_string()}));
     let uid = store.metadata.uid.unwrap_or_default();
-    api.patch_metadata::<ConfigMap>(namespace, TOMBSTONES, &uid, &operations).await
+    api.patch_metadata::<ConfigMap>(namespace, TOMBSTONES, &uid, &operations).await.map(drop)
 }
 
 /// Makes the store, if there is none. One in which tombstones may be missing counts as lost.

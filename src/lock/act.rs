@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::ResourceExt as _;
+use kube::{Resource as _, ResourceExt as _};
 use redlock_engine::LockKey;
 use tokio::time::timeout;
 use tracing::warn;
 
 use super::client_secret::Binding;
-use super::decide::{Obstacle, Plan, Recorded};
+use super::decide::{FINALIZER, Obstacle, Plan, Recorded};
 use super::events::LockEvent;
 use super::finalize;
 use super::keeper::assignment::{Assignment, LockTarget};
@@ -101,7 +101,7 @@ impl Reconciler {
         let subject = &snapshot.subject;
         self.ctx.api.require_leadership()?;
         // Before anything is acquired that has to be released.
-        finalize::add(&self.ctx.api, &snapshot.object).await?;
+        self.finalizers.add::<DistributedLock>(&self.ctx.api, snapshot.object.meta(), FINALIZER).await?;
         self.keeper.assign(subject, LockTarget { engine: Arc::clone(engine), key }, assignment);
 
         let uid = namespace.uid().unwrap_or_default();

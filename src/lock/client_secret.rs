@@ -219,6 +219,7 @@ mod tests {
     use crate::contract::credentials::RootKey;
     use crate::lock::fixtures;
     use crate::operator::leadership::Leadership;
+    use crate::operator::metrics::Metrics;
 
     /// Secrets on an API server that has none and takes any.
     fn secrets() -> ClientSecrets {
@@ -232,7 +233,11 @@ mod tests {
                 send.send_response(Response::builder().status(code).body(Body::from(body)).unwrap());
             }
         });
-        ClientSecrets::new(ApiServer::new(kube::Client::new(service, "default"), Leadership::always()))
+        ClientSecrets::new(ApiServer::new(
+            kube::Client::new(service, "default"),
+            Leadership::always(),
+            Metrics::default(),
+        ))
     }
 
     #[tokio::test]

@@ -9,13 +9,15 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
 use redlock_engine::redis_master::Health;
-use redlock_engine::{Address, Client, ClientError, Credentials, Endpoint, Marker, RedisMaster};
+use redlock_engine::{Address, ClientError, Credentials, Endpoint, Marker, RedisMaster};
 use tokio::time::{Instant, sleep};
 
+use super::measured_master::MeasuredMaster;
 use crate::api::RedisLockCluster;
 use crate::contract::credentials::{Password, RootKey, UnusableKey};
 use crate::contract::names::{self, EVERY_NAMESPACE, REDIS_PORT};
 use crate::operator::api_server::{ApiServer, Error};
+use crate::operator::metrics::Metrics;
 
 /// How long a cluster's root key is used before its Secret is read again.
 const MAX_AGE: Duration = Duration::from_mins(10);
@@ -25,6 +27,9 @@ const MIN_AGE: Duration = Duration::from_secs(5);
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often the connections are checked meanwhile.
 const SETTLE_POLL: Duration = Duration::from_millis(5);
+
+/// A client whose calls are counted.
+pub(crate) type Client = redlock_engine::Client<MeasuredMaster>;
 
 /// The engine client of one cluster.
 #[derive(Debug)]
@@ -71,6 +76,7 @@ struct Connection {
 /// The connections, by UID of their cluster.
 pub(crate) struct Connections {
     api: ApiServer,
+    metrics: Metrics,
     by_cluster: Mutex<HashMap<String, Arc<tokio::sync::Mutex<Option<Connection>>>>>,
 }
 
@@ -135,11 +141,12 @@ impl ConnectionSettings {
         }
     }
 
-    fn connect(&self) -> Result<Engine, ClientError> {
+    fn connect(&self, metrics: &Metrics) -> Result<Engine, ClientError> {
         let password = self.root.own_client_password();
         let master = |index| {
             let name = names::master(&self.name, index);
-            RedisMaster::connect(Endpoint {
+            let calls = metrics.master_calls(&self.namespace, &self.name, &name);
+            let master = RedisMaster::connect(Endpoint {
                 address: Address::Tcp(host(&names::address(&name, &self.namespace)), REDIS_PORT),
                 name,
                 credentials: Credentials::Password {
@@ -147,7 +154,8 @@ impl ConnectionSettings {
                     password: password.expose().to_owned(),
                 },
                 marker: Marker::Required,
-            })
+            });
+            MeasuredMaster::new(master, calls)
         };
         let client = Client::new((0..self.masters).map(master), self.call_timeout)?;
         Ok(Engine::new(client, self.root.clone()))
@@ -172,9 +180,9 @@ impl Connection {
 // === impl Connections ===
 
 impl Connections {
-    /// No connections yet. Secrets are read by `api`.
-    pub(crate) fn new(api: ApiServer) -> Self {
-        Self { api, by_cluster: Mutex::default() }
+    /// No connections yet. Secrets are read by `api`, and calls counted in `metrics`.
+    pub(crate) fn new(api: ApiServer, metrics: Metrics) -> Self {
+        Self { api, metrics, by_cluster: Mutex::default() }
     }
 
     /// The engine of `cluster`: the present one, unless the cluster's root key or its settings changed.
@@ -207,7 +215,7 @@ impl Connections {
                 Arc::clone(&known.engine)
             }
             other => {
-                let engine = match settings.connect() {
+                let engine = match settings.connect(&self.metrics) {
                     Ok(engine) => Arc::new(engine),
                     Err(why) => return Ok(Err(Unconnected::ClusterInvalid(why))),
                 };

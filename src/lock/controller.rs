@@ -36,9 +36,6 @@ use crate::operator::{Context, controller_config, error_chain};
 
 /// The name of this controller in metrics.
 const CONTROLLER: &str = "lock";
-/// How many statuses a second have their times refreshed, for all locks together.
-const STATUS_WRITES_PER_SECOND: u32 = 20;
-
 /// How often a lock is reconciled without a trigger, to repair what somebody else changed.
 const HEAL_AFTER: Duration = Duration::from_mins(10);
 /// How soon a missing Secret of a cluster is read again. Secrets are not watched.
@@ -60,9 +57,10 @@ pub(crate) struct Stop {
 }
 
 /// Runs the controller and the keeper until they are stopped. Returns earlier only if a part ended that must not.
-pub(crate) async fn run(ctx: Context, stop: Stop) {
+/// `status_refreshes`: how many statuses a second have their times refreshed, for all locks together; with 0 statuses show no times.
+pub(crate) async fn run(ctx: Context, status_refreshes: u32, stop: Stop) {
     let (sender, sent_events) = EventSender::channel();
-    let (schedule, scheduled) = StatusSchedule::new(STATUS_WRITES_PER_SECOND);
+    let (schedule, scheduled) = StatusSchedule::new(status_refreshes);
     let schedule = Arc::new(schedule);
     let reconciler = Arc::new(Reconciler::new(&ctx, sender, Arc::clone(&schedule)));
     let (silence, heard_again) = Silence::new();
@@ -231,6 +229,10 @@ fn retry_after(category: Category) -> Duration {
 
 fn report(error: &controller::Error<Error, watcher::Error>) {
     match error {
+        // Ordinary where several write to an object, and retried at once.
+        controller::Error::ReconcilerFailed(error, lock) if error.is_outdated_write() => {
+            debug!(%lock, error = error_chain(error), "decided on an outdated object");
+        }
         controller::Error::ReconcilerFailed(error, lock) => {
             let category = error.category().as_str();
             warn!(%lock, category, error = error_chain(error), "failed to reconcile a lock");

@@ -10,11 +10,6 @@ use crate::api::{DistributedLock, WatchedLock};
 use crate::operator::api_server::{ApiServer, Error};
 use crate::operator::finalizer;
 
-/// Adds the finalizer, unless `object` has it.
-pub(crate) async fn add(api: &ApiServer, object: &WatchedLock) -> Result<(), Error> {
-    finalizer::add::<DistributedLock>(api, object.meta(), FINALIZER).await
-}
-
 /// Removes the finalizer. An object that is gone has none.
 pub(crate) async fn remove(api: &ApiServer, object: &WatchedLock) -> Result<(), Error> {
     finalizer::remove::<DistributedLock>(api, object.meta(), FINALIZER).await

@@ -7,7 +7,7 @@
 //! - [`controller`]: triggers, and the steps of a reconcile; [`reconciler`]: what reconciles share
 //! - The steps: [`look_up`] (IO), [`decide`] (pure), [`act`] (IO), [`status`] (pure, then IO)
 //! - [`keeper`]: the actors, which acquire, renew, observe and release locks
-//! - [`connections`]: one engine client per cluster
+//! - [`connections`]: one engine client per cluster, whose calls are [measured](measured_master)
 //! - [`client_secret`]: writes the Secret with which pods reach the masters
 //! - [`finalize`]: the finalizer; [`cleanup`]: what is left of objects that are gone
 //! - [`reach`]: whether this process reaches masters
@@ -30,6 +30,7 @@ mod fixtures;
 mod identity;
 mod keeper;
 mod look_up;
+mod measured_master;
 mod reach;
 mod reconciler;
 mod silence;

@@ -11,6 +11,7 @@ use super::keeper::context::KeeperContext;
 use super::status::schedule::StatusSchedule;
 use super::subject::Subject;
 use crate::operator::Context;
+use crate::operator::finalizer::AddedFinalizers;
 
 /// What all reconciles of locks share.
 pub(crate) struct Reconciler {
@@ -22,6 +23,8 @@ pub(crate) struct Reconciler {
     pub(crate) keeper: Keeper,
     /// Schedules status writes.
     pub(crate) schedule: Arc<StatusSchedule>,
+    /// The finalizers that were added.
+    pub(crate) finalizers: AddedFinalizers,
     /// The connections to clusters.
     pub(crate) connections: Connections,
     /// The Secrets for clients.
@@ -41,7 +44,8 @@ impl Reconciler {
             events,
             keeper: Keeper::new(Arc::new(context)),
             schedule,
-            connections: Connections::new(ctx.api.clone()),
+            finalizers: AddedFinalizers::default(),
+            connections: Connections::new(ctx.api.clone(), ctx.metrics.clone()),
             client_secrets: ClientSecrets::new(ctx.api.clone()),
             #[cfg(test)]
             broken: std::sync::Mutex::default(),
@@ -51,6 +55,7 @@ impl Reconciler {
     /// Forgets a lock that is gone.
     pub(crate) fn forget(&self, subject: &Subject) {
         self.schedule.forget(&subject.uid);
+        self.finalizers.forget(&subject.uid);
         self.ctx.metrics.forget_lock(&subject.namespace, &subject.name);
     }
 }

@@ -19,6 +19,7 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::leadership::Leadership;
+use super::metrics::Metrics;
 use crate::contract::names::{MANAGER, STATUS_MANAGER};
 
 /// How long a request may take. Without a timeout a request would hold up its object for ever.
@@ -38,6 +39,12 @@ pub(crate) enum Error {
     /// No answer in time.
     #[error("failed to {action}: no answer in time")]
     Timeout {
+        /// What was to be done.
+        action: String,
+    },
+    /// The object was changed since it was read, so that what was decided may be out of date.
+    #[error("failed to {action}: it was changed meanwhile")]
+    Outdated {
         /// What was to be done.
         action: String,
     },
@@ -95,6 +102,21 @@ impl<K> Object for K where
 pub(crate) struct ApiServer {
     client: Client,
     leadership: Leadership,
+    metrics: Metrics,
+}
+
+/// What a request does.
+#[derive(Clone, Copy, Debug)]
+enum Verb {
+    Get,
+    GetMetadata,
+    List,
+    Create,
+    Apply,
+    Delete,
+    WriteStatus,
+    SetCondition,
+    PatchMetadata,
 }
 
 // === impl Category ===
@@ -154,6 +176,7 @@ impl Error {
                 _ => Category::Connection,
             },
             Self::Timeout { .. } => Category::Timeout,
+            Self::Outdated { .. } => Category::Conflict,
             Self::NotLeading => Category::NotLeading,
             Self::Internal(_) => Category::Internal,
             Self::Panicked => Category::Panic,
@@ -164,17 +187,53 @@ impl Error {
     ///
     /// Narrower than [`Category::Conflict`], which is also that an object exists already.
     pub(crate) fn is_outdated_write(&self) -> bool {
-        let Self::Request { source, .. } = self else { return false };
-        matches!(&**source, kube::Error::Api(status) if status.is_conflict())
+        match self {
+            Self::Outdated { .. } => true,
+            Self::Request { source, .. } => matches!(&**source, kube::Error::Api(status) if status.is_conflict()),
+            _ => false,
+        }
+    }
+}
+
+// === impl Verb ===
+
+impl Verb {
+    /// The label of a metric.
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Get | Self::GetMetadata => "get",
+            Self::List => "list",
+            Self::Create => "create",
+            Self::Apply => "apply",
+            Self::Delete => "delete",
+            Self::WriteStatus | Self::SetCondition => "write_status",
+            Self::PatchMetadata => "patch",
+        }
+    }
+
+    /// The words of an error.
+    fn text(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::GetMetadata => "get the metadata of",
+            Self::List => "list",
+            Self::Create => "create",
+            Self::Apply => "apply",
+            Self::Delete => "delete",
+            Self::WriteStatus => "write the status of",
+            Self::SetCondition => "set a condition of",
+            Self::PatchMetadata => "patch the metadata of",
+        }
     }
 }
 
 // === impl ApiServer ===
 
 impl ApiServer {
-    /// The API server behind `client`. It is written to only while `leadership` says that this process leads.
-    pub(crate) fn new(client: Client, leadership: Leadership) -> Self {
-        Self { client, leadership }
+    /// The API server behind `client`. It is written to only while `leadership` says that this process leads. Requests are counted
+    /// in `metrics`.
+    pub(crate) fn new(client: Client, leadership: Leadership, metrics: Metrics) -> Self {
+        Self { client, leadership, metrics }
     }
 
     /// Fails unless this process leads right now.
@@ -186,7 +245,7 @@ impl ApiServer {
 
     /// The object, or `None` if there is none.
     pub(crate) async fn get<K: Object>(&self, namespace: &str, name: &str) -> Result<Option<K>, Error> {
-        send("get", describe::<K>(name), self.api::<K>(namespace).get_opt(name)).await
+        self.send::<K, _>(Verb::Get, name, self.api::<K>(namespace).get_opt(name)).await
     }
 
     /// The object's metadata, or `None` if there is none. Nothing else of the object is read.
@@ -195,7 +254,7 @@ impl ApiServer {
         namespace: &str,
         name: &str,
     ) -> Result<Option<PartialObjectMeta<K>>, Error> {
-        send("get the metadata of", describe::<K>(name), self.api::<K>(namespace).get_metadata_opt(name)).await
+        self.send::<K, _>(Verb::GetMetadata, name, self.api::<K>(namespace).get_metadata_opt(name)).await
     }
 
     /// The metadata of the definition of a kind, or `None` if there is none.
@@ -204,13 +263,13 @@ impl ApiServer {
         name: &str,
     ) -> Result<Option<PartialObjectMeta<CustomResourceDefinition>>, Error> {
         let definitions = Api::<CustomResourceDefinition>::all(self.client.clone());
-        send("get", describe::<CustomResourceDefinition>(name), definitions.get_metadata_opt(name)).await
+        self.send::<CustomResourceDefinition, _>(Verb::Get, name, definitions.get_metadata_opt(name)).await
     }
 
     /// The objects with these labels.
     pub(crate) async fn list<K: Object>(&self, namespace: &str, labels: &str) -> Result<Vec<K>, Error> {
         let params = ListParams::default().labels(labels);
-        Ok(send("list", format!("{} objects", K::kind(&())), self.api::<K>(namespace).list(&params)).await?.items)
+        Ok(self.send::<K, _>(Verb::List, "objects", self.api::<K>(namespace).list(&params)).await?.items)
     }
 
     /// A page of the metadata of the objects of all namespaces. Nothing else of them is read.
@@ -218,7 +277,7 @@ impl ApiServer {
         &self,
         page: &ListParams,
     ) -> Result<ObjectList<PartialObjectMeta<K>>, Error> {
-        send("list", format!("{} objects", K::kind(&())), Api::<K>::all(self.client.clone()).list_metadata(page)).await
+        self.send::<K, _>(Verb::List, "objects", Api::<K>::all(self.client.clone()).list_metadata(page)).await
     }
 
     /// Creates the object. Fails with [`Category::Conflict`] if one of its name exists, whoever's it is.
@@ -226,7 +285,7 @@ impl ApiServer {
         self.require_leadership()?;
         let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
         let api = self.api::<K>(&object.namespace().unwrap_or_default());
-        send("create", describe::<K>(&object.name_any()), api.create(&params, object)).await
+        self.send::<K, _>(Verb::Create, &object.name_any(), api.create(&params, object)).await
     }
 
     /// Applies the object over one that is known to be ours: server-side apply takes any field over.
@@ -234,7 +293,7 @@ impl ApiServer {
         self.require_leadership()?;
         let (name, params) = (object.name_any(), PatchParams::apply(MANAGER).force());
         let api = self.api::<K>(&object.namespace().unwrap_or_default());
-        send("apply", describe::<K>(&name), api.patch(&name, &params, &Patch::Apply(object))).await
+        self.send::<K, _>(Verb::Apply, &name, api.patch(&name, &params, &Patch::Apply(object))).await
     }
 
     /// Deletes this very object, without force. One that is gone, or was made anew under the same name, is no error.
@@ -242,7 +301,7 @@ impl ApiServer {
         self.require_leadership()?;
         let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
         let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-        let deleted = send("delete", describe::<K>(name), self.api::<K>(namespace).delete(name, &params)).await;
+        let deleted = self.send::<K, _>(Verb::Delete, name, self.api::<K>(namespace).delete(name, &params)).await;
         match deleted {
             Err(error) if matches!(error.category(), Category::NotFound | Category::Conflict) => Ok(()),
             result => result.map(drop),
@@ -269,7 +328,7 @@ impl ApiServer {
         });
         let params = PatchParams::apply(STATUS_MANAGER).force();
         let (api, patch) = (self.api::<K>(namespace), Patch::Apply(&body));
-        send("write the status of", describe::<K>(name), api.patch_status(name, &params, &patch)).await
+        self.send::<K, _>(Verb::WriteStatus, name, api.patch_status(name, &params, &patch)).await
     }
 
     /// Sets a condition of this very pod. A strategic merge, since an apply of a part fails where another controller has written a
@@ -285,17 +344,18 @@ impl ApiServer {
         let body = json!({"metadata": {"uid": uid}, "status": {"conditions": [condition]}});
         let params = PatchParams { field_manager: Some(STATUS_MANAGER.to_owned()), ..PatchParams::default() };
         let (api, patch) = (self.api::<Pod>(namespace), Patch::Strategic(&body));
-        send("set a condition of", describe::<Pod>(name), api.patch_status(name, &params, &patch)).await.map(drop)
+        self.send::<Pod, _>(Verb::SetCondition, name, api.patch_status(name, &params, &patch)).await.map(drop)
     }
 
-    /// Changes the metadata of this very object by a JSON patch.
+    /// Changes the metadata of this very object by a JSON patch, and returns them. Fails with an outdated write if an operation that
+    /// tests something finds another value.
     pub(crate) async fn patch_metadata<K: Object>(
         &self,
         namespace: &str,
         name: &str,
         uid: &str,
         operations: &[serde_json::Value],
-    ) -> Result<(), Error> {
+    ) -> Result<PartialObjectMeta<K>, Error> {
         self.require_leadership()?;
         // The object of the same name that was created since is another.
         let mut patch = vec![json!({"op": "test", "path": "/metadata/uid", "value": uid})];
@@ -305,7 +365,28 @@ impl ApiServer {
         let api = self.api::<K>(namespace);
         let (params, patch) = (PatchParams::default(), Patch::Json::<()>(patch));
         let patched = api.patch_metadata(name, &params, &patch);
-        send("patch the metadata of", describe::<K>(name), patched).await.map(drop)
+        match self.send::<K, _>(Verb::PatchMetadata, name, patched).await {
+            Err(Error::Request { action, source }) if is_failed_test(&source) => Err(Error::Outdated { action }),
+            result => result,
+        }
+    }
+
+    /// The answer to `request`, counted, or an error that says what it was to do.
+    async fn send<K: Resource<DynamicType = ()>, T>(
+        &self,
+        verb: Verb,
+        name: &str,
+        request: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, Error> {
+        let action = || format!("{} {} {name}", verb.text(), K::kind(&()));
+        let result = match timeout(REQUEST_TIMEOUT, request).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(source)) => Err(Error::Request { action: action(), source: Box::new(source) }),
+            Err(_) => Err(Error::Timeout { action: action() }),
+        };
+        let error = result.as_ref().err().map(|error| error.category().as_str());
+        self.metrics.api_request(verb.as_str(), &K::kind(&()), error);
+        result
     }
 
     fn api<K: Object>(&self, namespace: &str) -> Api<K> {
@@ -319,22 +400,11 @@ impl fmt::Debug for ApiServer {
     }
 }
 
-fn describe<K: Resource<DynamicType = ()>>(name: &str) -> String {
-    format!("{} {name}", K::kind(&()))
-}
-
-/// The answer to `request`, or an error that says what it was to do.
-async fn send<T>(
-    verb: &'static str,
-    object: String,
-    request: impl Future<Output = Result<T, kube::Error>>,
-) -> Result<T, Error> {
-    let action = || format!("{verb} {object}");
-    match timeout(REQUEST_TIMEOUT, request).await {
-        Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(source)) => Err(Error::Request { action: action(), source: Box::new(source) }),
-        Err(_) => Err(Error::Timeout { action: action() }),
-    }
+/// Whether a JSON patch was refused because a value is not the one that it tests. An object that would not be valid is refused with the
+/// same code, and with causes.
+fn is_failed_test(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else { return false };
+    status.code == 422 && status.details.as_ref().is_none_or(|details| details.causes.is_empty())
 }
 
 #[cfg(test)]

@@ -164,7 +164,7 @@ impl Claims {
             operations.push(json!({"op": "add", "path": path, "value": value}));
         }
         let (namespace, name, uid) = (of(&meta.namespace), of(&meta.name), of(&meta.uid));
-        api.patch_metadata::<RedisLockCluster>(&namespace, &name, &uid, &operations).await
+        api.patch_metadata::<RedisLockCluster>(&namespace, &name, &uid, &operations).await.map(drop)
     }
 
     /// Forgets the claims of clusters that do not exist any more.

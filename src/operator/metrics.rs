@@ -1,4 +1,9 @@
 //! The metrics of the operator, for Prometheus.
+//!
+//! # Layout
+//! - [`Metrics`]: all but those of calls to masters, which are [`master_calls`]
+
+pub(crate) mod master_calls;
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,20 +19,48 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::{log_sink, openmetrics};
+use master_calls::{MasterCallFamilies, MasterCalls};
 
 /// The `result` of a reconcile without an error.
 const OK: &str = "ok";
 /// Upper bounds of the buckets of reconcile durations, in seconds.
 const RECONCILE_BUCKETS: [f64; 9] = [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0];
+/// Upper bounds of the buckets of the time that a contender needed to get its lock, in seconds. A free lock takes milliseconds, one
+/// that is held as long as its holder wants.
+const ACQUIRE_BUCKETS: [f64; 11] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0, 60.0, 600.0, 3600.0];
+/// Upper bounds of the buckets of votes: a cluster has at most seven masters.
+const VOTES_BUCKETS: [f64; 7] = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0];
 
 /// The operator's metrics. Cheap to clone.
 ///
 /// Labels have few values: a controller, a kind, a word for a result. `namespace` and `name` stand for objects that exist;
-/// [`Self::forget_cluster`] and [`Self::forget_lock`] remove them.
+/// [`Self::forget_cluster`] and [`Self::forget_lock`] remove them. Locks have series of their own only where that is asked for: there
+/// may be tens of thousands.
 #[derive(Clone)]
 pub(crate) struct Metrics {
     families: Arc<Families>,
     registry: Arc<Registry>,
+    has_lock_series: bool,
+}
+
+/// What a lock of this process is doing, for the gauge of all locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LockActivity {
+    /// Its lease is held, and renewed.
+    Held,
+    /// It contends for the lock.
+    Waiting,
+    /// It is unknown whether a grant of an earlier process still stands.
+    Unknown,
+    /// It observes a lock that pods hold.
+    Observed,
+}
+
+/// A lock that is counted by what it is doing, until this value is dropped.
+#[derive(Debug)]
+pub(crate) struct CountedLock {
+    metrics: Metrics,
+    activity: Option<LockActivity>,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -63,6 +96,18 @@ struct ByObject {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByActivity {
+    activity: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByRequest {
+    verb: &'static str,
+    kind: String,
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Build {
     version: &'static str,
 }
@@ -78,9 +123,14 @@ struct Families {
     cluster_masters_armed: Family<ByObject, Gauge>,
     master_crashes: Family<ByObject, Count>,
     lock_held: Family<ByObject, Gauge>,
+    locks: Family<ByActivity, Gauge>,
     acquisitions: Family<ByResult, Count>,
+    acquire_time: Histogram,
+    grant_votes: Histogram,
     renewals: Count,
     losses: Family<ByReason, Count>,
+    api_requests: Family<ByRequest, Count>,
+    master_calls: MasterCallFamilies,
 }
 
 impl ByObject {
@@ -100,9 +150,14 @@ impl Default for Families {
             cluster_masters_armed: Family::default(),
             master_crashes: Family::default(),
             lock_held: Family::default(),
+            locks: Family::default(),
             acquisitions: Family::default(),
+            acquire_time: Histogram::new(ACQUIRE_BUCKETS),
+            grant_votes: Histogram::new(VOTES_BUCKETS),
             renewals: Counter::default(),
             losses: Family::default(),
+            api_requests: Family::default(),
+            master_calls: MasterCallFamilies::default(),
         }
     }
 }
@@ -119,9 +174,14 @@ impl Families {
             cluster_masters_armed,
             master_crashes,
             lock_held,
+            locks,
             acquisitions,
+            acquire_time,
+            grant_votes,
             renewals,
             losses,
+            api_requests,
+            master_calls,
         } = self;
         let mut all = Registry::with_prefix("redlock");
         all.register("build", "Version of the operator", Info::new(Build { version: env!("CARGO_PKG_VERSION") }));
@@ -142,19 +202,27 @@ impl Families {
         );
         all.register("master_crashes", "Masters that went away or lost their data", master_crashes.clone());
         all.register("lock_held", "Whether the operator holds the lock for this DistributedLock", lock_held.clone());
+        all.register("locks", "Locks of this replica by what they do: held, waiting, unknown, observed", locks.clone());
+        all.register_with_unit(
+            "acquire_duration",
+            "Time from when a lock is wanted until it is granted",
+            Unit::Seconds,
+            acquire_time.clone(),
+        );
+        all.register("grant_votes", "Votes of a grant", grant_votes.clone());
         all.register("acquisitions", "Attempts to acquire a lock, by result", acquisitions.clone());
         all.register("renewals", "Successful renewals of held locks", renewals.clone());
         all.register("losses", "Locks that were lost", losses.clone());
         log_sink::register(&mut all);
+        all.register("api_requests", "Requests to the API server, without watches", api_requests.clone());
+        master_calls.register(&mut all);
         all
     }
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        let families = Families::default();
-        let registry = Arc::new(families.register());
-        Self { families: Arc::new(families), registry }
+        Self::new(false)
     }
 }
 
@@ -169,7 +237,54 @@ fn gauge_value(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
+impl LockActivity {
+    const ALL: [Self; 4] = [Self::Held, Self::Waiting, Self::Unknown, Self::Observed];
+
+    fn label(self) -> ByActivity {
+        let activity = match self {
+            Self::Held => "held",
+            Self::Waiting => "waiting",
+            Self::Unknown => "unknown",
+            Self::Observed => "observed",
+        };
+        ByActivity { activity }
+    }
+}
+
+impl CountedLock {
+    /// Counts the lock by what it does from now on; `None`: nothing.
+    pub(crate) fn becomes(&mut self, activity: Option<LockActivity>) {
+        if self.activity == activity {
+            return;
+        }
+        let locks = &self.metrics.families.locks;
+        if let Some(before) = std::mem::replace(&mut self.activity, activity) {
+            locks.get_or_create(&before.label()).dec();
+        }
+        if let Some(now) = activity {
+            locks.get_or_create(&now.label()).inc();
+        }
+    }
+}
+
+impl Drop for CountedLock {
+    fn drop(&mut self) {
+        self.becomes(None);
+    }
+}
+
 impl Metrics {
+    /// No counts yet. `has_lock_series`: whether each lock has a series of its own.
+    pub(crate) fn new(has_lock_series: bool) -> Self {
+        let families = Families::default();
+        let registry = Arc::new(families.register());
+        // A gauge that is not there is no zero.
+        for activity in LockActivity::ALL {
+            families.locks.get_or_create(&activity.label()).set(0);
+        }
+        Self { families: Arc::new(families), registry, has_lock_series }
+    }
+
     /// All metrics, in the `OpenMetrics` text format.
     #[must_use]
     pub(crate) fn render(&self) -> String {
@@ -215,6 +330,9 @@ impl Metrics {
 
     /// Whether the operator holds the lock for its `DistributedLock`.
     pub(crate) fn set_held(&self, namespace: &str, lock: &str, held: bool) {
+        if !self.has_lock_series {
+            return;
+        }
         self.families.lock_held.get_or_create(&ByObject::new(namespace, lock)).set(i64::from(held));
     }
 
@@ -226,6 +344,28 @@ impl Metrics {
     /// Counts an attempt to acquire a lock. `result`: `Acquired`, or the word of a [`redlock_engine::Reason`].
     pub(crate) fn acquisition(&self, result: &'static str) {
         self.families.acquisitions.get_or_create(&ByResult { result }).inc();
+    }
+
+    /// A lock that is not counted yet.
+    pub(crate) fn counted_lock(&self) -> CountedLock {
+        CountedLock { metrics: self.clone(), activity: None }
+    }
+
+    /// Counts a grant with so many votes, which was wanted for `waited`.
+    pub(crate) fn granted(&self, votes: usize, waited: Duration) {
+        self.families.acquire_time.observe(waited.as_secs_f64());
+        self.families.grant_votes.observe(u32::try_from(votes).map_or(f64::INFINITY, f64::from));
+    }
+
+    /// Counts a request to the API server. `error`: the category of its error.
+    pub(crate) fn api_request(&self, verb: &'static str, kind: &str, error: Option<&'static str>) {
+        let label = ByRequest { verb, kind: kind.to_owned(), result: error.unwrap_or(OK) };
+        self.families.api_requests.get_or_create(&label).inc();
+    }
+
+    /// The series of the calls to a master of a cluster, until the last clone is dropped.
+    pub(crate) fn master_calls(&self, namespace: &str, cluster: &str, master: &str) -> Arc<MasterCalls> {
+        self.families.master_calls.of(namespace, cluster, master)
     }
 
     /// Counts renewals of held leases.
@@ -240,75 +380,4 @@ impl Metrics {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn samples(metrics: &Metrics) -> Vec<String> {
-        metrics.render().lines().filter(|l| !l.starts_with('#')).map(str::to_owned).collect()
-    }
-
-    #[track_caller]
-    fn assert_shows(metrics: &Metrics, line: &str) {
-        let all = samples(metrics);
-        assert!(all.iter().any(|l| l == line), "no {line} in {all:#?}");
-    }
-
-    #[test]
-    fn what_is_told_is_shown_with_units_in_the_names() {
-        let metrics = Metrics::default();
-        metrics.reconciled("lock", None, Duration::from_millis(20));
-        metrics.reconciled("lock", Some("api"), Duration::from_secs(2));
-        metrics.watch_failed("DistributedLock");
-        metrics.set_leader(true);
-        metrics.set_masters("locks", "main", 4, 5);
-        metrics.master_crashed("locks", "main");
-        metrics.set_held("shop", "checkout", true);
-        metrics.acquisition("Acquired");
-        metrics.acquisition("Contended");
-        metrics.renewals(3);
-        metrics.lost("Expired");
-        for line in [
-            concat!("redlock_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
-            "redlock_leader 1",
-            "redlock_reconciles_total{controller=\"lock\",result=\"ok\"} 1",
-            "redlock_reconciles_total{controller=\"lock\",result=\"api\"} 1",
-            "redlock_reconcile_duration_seconds_count{controller=\"lock\"} 2",
-            "redlock_reconcile_duration_seconds_bucket{le=\"0.03\",controller=\"lock\"} 1",
-            "redlock_watch_errors_total{kind=\"DistributedLock\"} 1",
-            "redlock_cluster_masters{namespace=\"locks\",name=\"main\"} 5",
-            "redlock_cluster_masters_armed{namespace=\"locks\",name=\"main\"} 4",
-            "redlock_master_crashes_total{namespace=\"locks\",name=\"main\"} 1",
-            "redlock_lock_held{namespace=\"shop\",name=\"checkout\"} 1",
-            "redlock_acquisitions_total{result=\"Acquired\"} 1",
-            "redlock_acquisitions_total{result=\"Contended\"} 1",
-            "redlock_renewals_total 3",
-            "redlock_losses_total{reason=\"Expired\"} 1",
-        ] {
-            assert_shows(&metrics, line);
-        }
-        assert!(metrics.render().ends_with("# EOF\n"));
-    }
-
-    #[test]
-    fn nothing_is_left_of_a_deleted_object() {
-        let metrics = Metrics::default();
-        let before = samples(&metrics);
-        for n in 0..100 {
-            let name = format!("x-{n}");
-            metrics.set_masters("locks", &name, 4, 5);
-            metrics.master_crashed("locks", &name);
-            metrics.set_held("shop", &name, true);
-            metrics.forget_cluster("locks", &name);
-            metrics.forget_lock("shop", &name);
-        }
-        assert_eq!(samples(&metrics), before);
-    }
-
-    #[test]
-    fn clones_count_together() {
-        let metrics = Metrics::default();
-        metrics.clone().renewals(2);
-        metrics.renewals(1);
-        assert_shows(&metrics, "redlock_renewals_total 3");
-    }
-}
+mod tests;

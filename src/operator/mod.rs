@@ -8,7 +8,7 @@
 //! - [`contain`]: a panic over one object ends nothing else
 //! - [`scope`]: which namespaces are watched
 //! - [`reach`]: whether this process reaches masters: the Lease goes to one that does
-//! - [`finalizer`]: finalizers, by patches that lose nobody else's
+//! - [`finalizer`]: finalizers, by patches that lose nobody else's; [`own_write`]: whether a cache shows what this process wrote
 //! - [`events`]: Kubernetes Events; [`metrics`]: what is counted; [`health`]: what the probes are told
 
 pub(crate) mod api_server;
@@ -20,6 +20,7 @@ pub(crate) mod health;
 pub(crate) mod leadership;
 pub(crate) mod lease;
 pub(crate) mod metrics;
+pub(crate) mod own_write;
 pub(crate) mod reach;
 pub(crate) mod scope;
 pub(crate) mod watch;
@@ -76,9 +77,9 @@ impl Context {
     /// A context over this client, and what feeds its watches.
     pub(crate) fn for_tests(client: kube::Client, leadership: Leadership) -> (Self, watch::Feeds) {
         let (watches, feeds) = Watches::new();
-        let events = Events::new(kube::runtime::events::Recorder::new(client.clone(), "test".into()));
-        let api = ApiServer::new(client.clone(), leadership.clone());
-        let (metrics, health) = (Metrics::default(), Health::new());
+        let events = Events::new(client.clone(), "test".into());
+        let (metrics, health) = (Metrics::new(true), Health::new());
+        let api = ApiServer::new(client.clone(), leadership.clone(), metrics.clone());
         let namespace = "redlock-system".to_owned();
         let (pulses, reach) = (Pulses::default(), Reach::default());
         let renew_without_api_server = Duration::from_mins(10);

@@ -188,7 +188,7 @@ async fn values_reach_their_objects() {
     let pod = operator(&objects);
     let container = &pod["containers"][0];
     let (silence, image) = ("--renew-without-api-server=10m", "--redis-image=registry.test/redis:8");
-    let args = ["operator", "--log-format=text", "--log-level=debug", silence, image];
+    let args = ["operator", "--log-format=text", "--log-level=debug", silence, "--status-refreshes=10", image];
     assert_eq!(container["args"], json!(args));
     assert_eq!(container["image"], "a/b:c");
     assert_eq!((&pod["priorityClassName"], &pod["nodeSelector"]), (&json!("high"), &json!({"disk": "ssd"})));
@@ -197,7 +197,7 @@ async fn values_reach_their_objects() {
     assert_eq!(deployment["template"]["metadata"]["labels"]["team"], "x");
     assert_eq!(deployment["selector"]["matchLabels"].as_object().unwrap().len(), 2, "never changed by values");
     let plain = render(&[]).await.unwrap();
-    assert_eq!(operator(&plain)["containers"][0]["args"].as_array().unwrap().len(), 4, "no --redis-image by default");
+    assert_eq!(operator(&plain)["containers"][0]["args"].as_array().unwrap().len(), 5, "no --redis-image by default");
 }
 
 #[tokio::test]

@@ -31,6 +31,7 @@ use crate::operator::api_server::{self, ApiServer};
 use crate::operator::error_chain;
 use crate::operator::leadership::Leadership;
 use crate::operator::lease::{self, LeaseCandidate};
+use crate::operator::metrics::Metrics;
 use crate::operator::reach::Reach;
 use sweep::{Swept, sweep};
 
@@ -112,7 +113,7 @@ async fn clean_up(
     out: &mut (impl io::Write + Send),
 ) -> Result<(), Error> {
     let namespace = options.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
-    let unguarded = ApiServer::new(client.clone(), Leadership::always());
+    let unguarded = ApiServer::new(client.clone(), Leadership::always(), Metrics::default());
     if options.dry_run || options.without_lease {
         return tokio::select! {
             swept = sweep_all(&unguarded, &namespace, options.dry_run, out) => swept,
@@ -133,7 +134,7 @@ async fn clean_up(
     let (drain, release) = (CancellationToken::new(), CancellationToken::new());
     let released = release.clone();
     let mut candidate = tokio::spawn(async move { candidate.run_one_term(&drain, &released).await });
-    let api = ApiServer::new(client, leadership.clone());
+    let api = ApiServer::new(client, leadership.clone(), Metrics::default());
     let result = tokio::select! {
         result = when_leading(&api, &leadership, &namespace, &options, out) => result,
         ended = &mut candidate => return Err(Error::Lost(why_ended(ended))),

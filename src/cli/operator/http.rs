@@ -2,7 +2,7 @@
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
 use axum::routing::get;
 
@@ -27,7 +27,7 @@ pub(super) fn router(sources: Sources) -> Router {
     Router::new()
         .route("/livez", get(|State(s): State<Sources>| async move { probe(s.health.liveness()) }))
         .route("/readyz", get(|State(s): State<Sources>| async move { probe(s.health.readiness()) }))
-        .route("/metrics", get(|State(s): State<Sources>| async move { metrics(&s) }))
+        .route("/metrics", get(|State(s): State<Sources>, request: HeaderMap| async move { metrics(&s, &request) }))
         .with_state(sources)
 }
 
@@ -39,9 +39,9 @@ fn probe(result: Result<(), String>) -> (StatusCode, String) {
     }
 }
 
-fn metrics(sources: &Sources) -> impl IntoResponse + use<> {
+fn metrics(sources: &Sources, request: &HeaderMap) -> impl IntoResponse + use<> {
     sources.metrics.set_leader(sources.leadership.is_leader());
-    openmetrics::response(sources.metrics.render())
+    openmetrics::response(request, sources.metrics.render())
 }
 
 #[cfg(test)]
@@ -78,11 +78,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn metrics_come_as_openmetrics() {
+    async fn metrics_come_as_openmetrics_to_who_accepts_it_and_else_in_the_text_format() {
         let address = serve(Health::new()).await;
-        let response = reqwest::get(format!("{address}/metrics")).await.unwrap();
-        assert_eq!(response.headers()["content-type"], "application/openmetrics-text; version=1.0.0; charset=utf-8");
-        let text = response.text().await.unwrap();
-        assert!(text.lines().any(|line| line == "redlock_leader 1"), "{text}");
+        for (accept, media_type, end) in [
+            (
+                "application/openmetrics-text;version=1.0.0;q=0.8,*/*;q=0.1",
+                "application/openmetrics-text; version=1.0.0",
+                "# EOF\n",
+            ),
+            ("*/*", "text/plain; version=0.0.4", "\n"),
+        ] {
+            let request = reqwest::Client::new().get(format!("{address}/metrics")).header("accept", accept);
+            let response = request.send().await.unwrap();
+            assert_eq!(response.headers()["content-type"], format!("{media_type}; charset=utf-8"));
+            let text = response.text().await.unwrap();
+            assert!(text.lines().any(|line| line == "redlock_leader 1") && text.ends_with(end), "{text}");
+            assert!(text.contains("# EOF") == end.contains("EOF"), "{text}");
+        }
     }
 }

@@ -13,7 +13,7 @@ mod supervisor;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use kube::runtime::events::{Recorder, Reporter};
+use kube::runtime::events::Reporter;
 use kube::{Client, Config};
 use tokio::net::TcpListener;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
@@ -63,6 +63,10 @@ const API_SERVER: &str = "operator";
 pub(super) struct Options {
     /// Image of masters whose cluster does not name one.
     pub redis_image: String,
+    /// How many statuses of locks a second have their times refreshed.
+    pub status_refreshes: u32,
+    /// Whether each lock has a metric of its own.
+    pub lock_metrics: bool,
     /// Address of the HTTP server.
     pub listen: SocketAddr,
     /// The namespace of the operator and its Lease; the kubeconfig's by default.
@@ -126,16 +130,17 @@ pub(super) async fn run(options: Options) -> Result<(), Error> {
     let reporter = Reporter { controller: REPORTER.to_owned(), instance: options.pod_name.clone() };
     let (watches, feeds) = Watches::new();
     let health = Health::of(pulses.clone());
+    let metrics = Metrics::new(options.lock_metrics);
     let ctx = Context {
-        events: Events::new(Recorder::new(client.clone(), reporter)),
-        api: ApiServer::new(client.clone(), leadership.clone()),
+        events: Events::new(client.clone(), reporter),
+        api: ApiServer::new(client.clone(), leadership.clone(), metrics.clone()),
         namespace: namespace.clone(),
         scope: Scope::of(options.watch_namespaces.clone()),
         watches,
         pulses,
         renew_without_api_server: options.renew_without_api_server,
         client,
-        metrics: Metrics::default(),
+        metrics,
         leadership,
         health,
         reach,
@@ -191,7 +196,7 @@ fn start(
     tasks.spawn(NAMESPACE_WATCH, async move { returns(namespaces.run(sources, scope.namespaces(), metrics)).await });
     let cluster = cluster::run(ctx.clone(), options.redis_image.clone(), stop.deciding.clone());
     tasks.spawn(CLUSTER_CONTROLLER, returns(cluster));
-    let lock = lock::run(ctx.clone(), stop.clone());
+    let lock = lock::run(ctx.clone(), options.status_refreshes, stop.clone());
     tasks.spawn(LOCK_CONTROLLER, returns(lock));
     tasks.spawn(LEASE_TASK, returns(candidate.run(stop.deciding.clone(), release.clone())));
 }

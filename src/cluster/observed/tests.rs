@@ -11,10 +11,13 @@ fn pod(metadata: &Value, status: &Value) -> Pod {
 
 fn stage_of(phase: &str, state: &Value, deleting: bool, condition: Option<Value>) -> Stage {
     let metadata = if deleting { json!({"deletionTimestamp": "2026-11-30T09:00:00Z"}) } else { json!({}) };
-    let container =
-        json!({"name": "redis", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state});
+    let container = |name: &str, state: &Value| json!({"name": name, "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state});
+    // An injected sidecar goes on when the server has ended, and the reverse: it says nothing.
+    let other =
+        if state["terminated"].is_null() { json!({"terminated": {"exitCode": 0}}) } else { json!({"running": {}}) };
+    let containers = [container("init", &other), container("redis", state), container("mesh", &other)];
     let conditions: Vec<_> = condition.into_iter().collect();
-    let status = json!({"phase": phase, "containerStatuses": [container], "conditions": conditions});
+    let status = json!({"phase": phase, "containerStatuses": containers, "conditions": conditions});
     let pod = json!({"metadata": metadata, "spec": {"nodeName": "n1", "containers": []}, "status": status});
     ObservedPod::of(&serde_json::from_value(pod).unwrap()).stage
 }

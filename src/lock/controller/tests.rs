@@ -327,7 +327,7 @@ async fn what_is_listed_and_what_changes_is_reconciled_until_the_controller_is_s
     let (ctx, stop) = (bench.reconciler.ctx.clone(), Stop::default());
     ctx.health.awaits(LOCK_CONTROLLER, "the first list");
     bench.feeds.locks.list([fixtures::watched(fixtures::lock())]);
-    let running = tokio::spawn(run(ctx.clone(), stop.clone()));
+    let running = tokio::spawn(run(ctx.clone(), 20, stop.clone()));
     let status = format!("PATCH {STATUS}");
     assert_eq!(reason(&bench.until_asked(&status).await, "ClusterAvailable"), "False ClusterNotFound");
     assert_eq!(ctx.health.readiness(), Ok(()));

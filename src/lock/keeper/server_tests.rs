@@ -7,7 +7,7 @@ use futures::stream::BoxStream;
 use futures::{FutureExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::reflector::ObjectRef;
-use redlock_engine::{Client, LeaseOptions, LockKey, Loss, Marker, Owner, RedisMaster, Released, Renewal, Token};
+use redlock_engine::{LeaseOptions, LockKey, Loss, Marker, Owner, RedisMaster, Released, Renewal, Token};
 use redlock_test_servers::server::{
     CALL_TIMEOUT, PATIENCE, Server, delete_everywhere, eventually, gone_everywhere, held_everywhere,
 };
@@ -20,9 +20,10 @@ use super::context::KeeperContext;
 use super::state::{Ending, Refusal, Sighting, State};
 use crate::api::WatchedLock;
 use crate::contract::credentials::RootKey;
-use crate::lock::connections::Engine;
+use crate::lock::connections::{Client, Engine};
 use crate::lock::events::{EventSender, LockEvent};
 use crate::lock::identity::identity;
+use crate::lock::measured_master::MeasuredMaster;
 use crate::lock::status::StatusSchedule;
 use crate::lock::subject::Subject;
 use crate::operator::leadership::{Leadership, Terms};
@@ -84,7 +85,10 @@ impl Process {
 }
 
 fn engine(servers: &[Server]) -> Arc<Engine> {
-    let masters = servers.iter().map(|server| RedisMaster::connect(server.endpoint(Marker::Required)));
+    let masters = servers.iter().map(|server| {
+        let calls = Metrics::default().master_calls("locks", "main", &server.endpoint(Marker::Required).name);
+        MeasuredMaster::new(RedisMaster::connect(server.endpoint(Marker::Required)), calls)
+    });
     Arc::new(Engine::new(Client::new(masters, CALL_TIMEOUT).expect("valid settings"), RootKey::generate()))
 }
 

@@ -4,6 +4,8 @@ use redlock_engine::error::MasterFailure;
 use redlock_engine::{Error, Grant, Loss, MasterError, Owner, Reason, Released};
 use tokio::time::Instant;
 
+use crate::operator::metrics::LockActivity;
+
 /// The state of a lock, as its actor knows it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum State {
@@ -105,6 +107,17 @@ impl State {
     /// Whether this resource holds the lock.
     pub(crate) fn is_held(&self) -> bool {
         matches!(self, Self::Held { .. })
+    }
+
+    /// What metrics show of the lock; `None` for nothing.
+    pub(crate) fn activity(&self) -> Option<LockActivity> {
+        match self {
+            Self::Starting | Self::Ended(_) => None,
+            Self::Adopting { .. } => Some(LockActivity::Unknown),
+            Self::Contending { .. } => Some(LockActivity::Waiting),
+            Self::Held { .. } => Some(LockActivity::Held),
+            Self::Observed(_) => Some(LockActivity::Observed),
+        }
     }
 
     /// Why there is no majority, if there is none.

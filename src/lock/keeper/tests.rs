@@ -1,13 +1,14 @@
 //! A panic in one actor, and what it does to the others.
 
 use futures::FutureExt as _;
-use redlock_engine::{Address, Client, Credentials, Endpoint, LeaseOptions, LockKey, Marker, RedisMaster};
+use redlock_engine::{Address, Credentials, Endpoint, LeaseOptions, LockKey, Marker, RedisMaster};
 
 use super::*;
 use crate::contract::credentials::RootKey;
-use crate::lock::connections::Engine;
+use crate::lock::connections::{Client, Engine};
 use crate::lock::events::{EventSender, LockEvent};
 use crate::lock::fixtures;
+use crate::lock::measured_master::MeasuredMaster;
 use crate::lock::status::StatusSchedule;
 use crate::operator::leadership::Leadership;
 use crate::operator::metrics::Metrics;
@@ -25,6 +26,7 @@ fn target() -> LockTarget {
         credentials: Credentials::None,
         marker: Marker::Required,
     });
+    let master = MeasuredMaster::new(master, Metrics::default().master_calls("locks", "main", "main-0"));
     let client = Client::new(std::iter::once(master), Duration::from_millis(50)).expect("valid settings");
     let engine = Arc::new(Engine::new(client, RootKey::generate()));
     LockTarget { engine, key: LockKey::new("billing", "nightly").unwrap() }

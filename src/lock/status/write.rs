@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::compute::{self, Now, Times, View};
 use crate::api::DistributedLock;
+use crate::api::condition::retain_own;
 use crate::lock::act::Outcome;
 use crate::lock::decide::Obstacle;
 use crate::lock::keeper::state::State;
@@ -46,8 +47,9 @@ impl Reconciler {
         }
         // With its uid: another object of the same name is refused.
         let guard = json!({"uid": subject.uid});
-        let (namespace, name, status) = (&subject.namespace, &subject.name, &computed.status);
-        match self.ctx.api.apply_status::<DistributedLock>(namespace, name, guard, status).await {
+        let (namespace, name, mut status) = (&subject.namespace, &subject.name, computed.status.clone());
+        retain_own(&mut status.conditions);
+        match self.ctx.api.apply_status::<DistributedLock>(namespace, name, guard, &status).await {
             Ok(written) => {
                 let made = written.metadata.resource_version;
                 schedule.record_write(subject, version, made, computed.status, computed.deadline);

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::ListParams;
 
-use super::{ApiServer, Error, describe, send};
+use super::{ApiServer, Error, Verb};
 
 /// How many are read at a time.
 const PAGE: u32 = 50;
@@ -12,7 +12,7 @@ const PAGE: u32 = 50;
 impl ApiServer {
     /// The Kubernetes node, or `None` if there is none.
     pub(crate) async fn get_kubernetes_node(&self, name: &str) -> Result<Option<Node>, Error> {
-        send("get", describe::<Node>(name), Api::<Node>::all(self.client.clone()).get_opt(name)).await
+        self.send::<Node, _>(Verb::Get, name, Api::<Node>::all(self.client.clone()).get_opt(name)).await
     }
 
     /// How many Kubernetes nodes are `wanted`, counted up to `enough`: no more are read than needed for that.
@@ -24,7 +24,7 @@ impl ApiServer {
         let (api, mut count) = (Api::<Node>::all(self.client.clone()), 0);
         let mut params = ListParams::default().limit(PAGE);
         loop {
-            let page = send("list", "Kubernetes nodes".to_owned(), api.list(&params)).await?;
+            let page = self.send::<Node, _>(Verb::List, "objects", api.list(&params)).await?;
             count += page.items.iter().filter(|machine| wanted(machine)).count();
             params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
             if count >= enough || params.continue_token.is_none() {
@@ -44,6 +44,7 @@ mod tests {
 
     use super::*;
     use crate::operator::leadership::Leadership;
+    use crate::operator::metrics::Metrics;
 
     #[tokio::test]
     async fn machines_are_counted_by_the_page_and_no_further_than_needed() {
@@ -61,7 +62,7 @@ mod tests {
                 }
                 asked
             });
-            let api = ApiServer::new(Client::new(service, "shop"), Leadership::always());
+            let api = ApiServer::new(Client::new(service, "shop"), Leadership::always(), Metrics::default());
             let counted = api.count_kubernetes_nodes(enough, |_| true).await.unwrap();
             drop(api);
             let asked = server.await.unwrap();

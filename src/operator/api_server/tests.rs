@@ -45,7 +45,7 @@ fn an_object_that_exists_already_is_no_outdated_write() {
 
 fn api_server(leadership: Leadership) -> (ApiServer, Handle<Request<Body>, Response<Body>>) {
     let (service, handle) = mock::pair::<Request<Body>, Response<Body>>();
-    (ApiServer::new(Client::new(service, "shop"), leadership), handle)
+    (ApiServer::new(Client::new(service, "shop"), leadership, Metrics::default()), handle)
 }
 
 #[tokio::test(start_paused = true)]
@@ -62,11 +62,38 @@ async fn nothing_is_written_without_leadership() {
     let mut failed = vec![api.create(&object).await.map(drop), api.apply(&object).await.map(drop)];
     failed.push(api.delete::<ConfigMap>("shop", "a", "uid").await);
     failed.push(api.apply_status::<ConfigMap>("shop", "a", json!({}), &json!({})).await.map(drop));
-    failed.push(api.patch_metadata::<ConfigMap>("shop", "a", "uid", &[]).await);
+    failed.push(api.patch_metadata::<ConfigMap>("shop", "a", "uid", &[]).await.map(drop));
     failed.push(api.set_pod_condition("shop", "a", "uid", &PodCondition::default()).await);
     assert!(failed.iter().all(|result| matches!(result, Err(Error::NotLeading))), "{failed:?}");
     drop(api);
     assert!(handle.next_request().await.is_none(), "no request was sent");
+}
+
+/// Answers one request with a `Status`.
+async fn refuse(
+    handle: &mut Handle<Request<Body>, Response<Body>>,
+    code: u16,
+    reason: &str,
+    details: &serde_json::Value,
+) {
+    let (_, send) = handle.next_request().await.unwrap();
+    let answer = json!({
+        "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "details": details,
+    });
+    send.send_response(Response::builder().status(code).body(Body::from(answer.to_string().into_bytes())).unwrap());
+}
+
+#[tokio::test]
+async fn a_patch_whose_test_fails_is_an_outdated_write_and_one_that_makes_the_object_invalid_is_not() {
+    let causes = json!({"causes": [{"reason": "FieldValueInvalid", "message": "no", "field": "spec"}]});
+    for (details, is_outdated, category) in [(json!({}), true, Category::Conflict), (causes, false, Category::Invalid)]
+    {
+        let (api, mut handle) = api_server(Leadership::always());
+        let patch = api.patch_metadata::<ConfigMap>("shop", "a", "uid", &[]);
+        let (patched, ()) = tokio::join!(patch, refuse(&mut handle, 422, "Invalid", &details));
+        let error = patched.unwrap_err();
+        assert_eq!((error.is_outdated_write(), error.category()), (is_outdated, category), "{error:?}");
+    }
 }
 
 #[tokio::test]

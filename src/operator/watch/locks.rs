@@ -1,7 +1,7 @@
 //! Which locks are on a cluster, and which namespaces use it. Kept up to date by each event, so that a look-up does not
 //! depend on the number of locks elsewhere. No IO.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{PoisonError, RwLock};
 
 use kube::runtime::reflector::ObjectRef;
@@ -15,6 +15,9 @@ type LockObjectRef = ObjectRef<WatchedLock>;
 /// A reference to a cluster.
 pub(crate) type ClusterObjectRef = ObjectRef<WatchedCluster>;
 
+/// Locks, by their namespace. No set is empty.
+type LocksByNamespace = BTreeMap<String, HashSet<LockObjectRef>>;
+
 /// The index.
 #[derive(Debug, Default)]
 pub(crate) struct LockIndex(RwLock<Entries>);
@@ -22,9 +25,9 @@ pub(crate) struct LockIndex(RwLock<Entries>);
 #[derive(Debug, Default)]
 struct Entries {
     by_lock: HashMap<LockObjectRef, Entry>,
-    by_cluster: HashMap<ClusterObjectRef, HashSet<LockObjectRef>>,
-    /// Locks that cannot be read, by namespace: which cluster they are on is unknown.
-    unreadable: HashMap<String, HashSet<LockObjectRef>>,
+    by_cluster: HashMap<ClusterObjectRef, LocksByNamespace>,
+    /// Locks that cannot be read: which cluster they are on is unknown.
+    unreadable: LocksByNamespace,
     /// The list that is being received.
     incoming: Vec<(LockObjectRef, Entry)>,
 }
@@ -60,7 +63,9 @@ impl LockIndex {
 
     /// The locks on a cluster.
     pub(crate) fn locks_on(&self, cluster: &ClusterObjectRef) -> Vec<LockObjectRef> {
-        self.read(|entries| entries.by_cluster.get(cluster).into_iter().flatten().cloned().collect())
+        self.read(|entries| {
+            entries.by_cluster.get(cluster).into_iter().flat_map(BTreeMap::values).flatten().cloned().collect()
+        })
     }
 
     /// The namespaces with a lock that is, or may be, on `cluster`.
@@ -69,9 +74,8 @@ impl LockIndex {
     /// not be locked out.
     pub(crate) fn namespaces_of(&self, cluster: &ClusterObjectRef) -> BTreeSet<String> {
         self.read(|entries| {
-            let on_it = entries.by_cluster.get(cluster).into_iter().flatten();
-            let readable = on_it.filter_map(|lock| entries.by_lock.get(lock)).map(|entry| entry.namespace.clone());
-            readable.chain(entries.unreadable.keys().cloned()).collect()
+            let readable = entries.by_cluster.get(cluster).into_iter().flat_map(BTreeMap::keys);
+            readable.chain(entries.unreadable.keys()).cloned().collect()
         })
     }
 
@@ -79,11 +83,15 @@ impl LockIndex {
     /// deleted, or one that cannot be read.
     pub(crate) fn is_needed(&self, namespace: &str, cluster: &ClusterObjectRef, uid: &str) -> bool {
         self.read(|entries| {
-            let on_it = entries.by_cluster.get(cluster).into_iter().flatten();
-            let mut readable = on_it.filter_map(|lock| entries.by_lock.get(lock));
-            readable.any(|entry| entry.namespace == namespace && entry.uid != uid && !entry.is_deleting)
-                || entries.unreadable.contains_key(namespace)
+            let of_namespace = entries.by_cluster.get(cluster).and_then(|on_it| on_it.get(namespace));
+            let mut readable = of_namespace.into_iter().flatten().filter_map(|lock| entries.by_lock.get(lock));
+            readable.any(|entry| entry.uid != uid && !entry.is_deleting) || entries.unreadable.contains_key(namespace)
         })
+    }
+
+    /// The namespaces with a lock that cannot be read.
+    pub(crate) fn unreadable_namespaces(&self) -> BTreeSet<String> {
+        self.read(|entries| entries.unreadable.keys().cloned().collect())
     }
 
     fn read<T>(&self, look_up: impl FnOnce(&Entries) -> T) -> T {
@@ -94,28 +102,32 @@ impl LockIndex {
 impl Entries {
     fn insert(&mut self, lock: LockObjectRef, entry: Entry) {
         self.remove(&lock);
-        match &entry.cluster {
-            Some(cluster) => self.by_cluster.entry(cluster.clone()).or_default().insert(lock.clone()),
-            None => self.unreadable.entry(entry.namespace.clone()).or_default().insert(lock.clone()),
+        let by_namespace = match &entry.cluster {
+            Some(cluster) => self.by_cluster.entry(cluster.clone()).or_default(),
+            None => &mut self.unreadable,
         };
+        by_namespace.entry(entry.namespace.clone()).or_default().insert(lock.clone());
         self.by_lock.insert(lock, entry);
     }
 
     fn remove(&mut self, lock: &LockObjectRef) {
-        let Some(entry) = self.by_lock.remove(lock) else { return };
-        match &entry.cluster {
-            Some(cluster) => remove_from(&mut self.by_cluster, cluster, lock),
-            None => remove_from(&mut self.unreadable, &entry.namespace, lock),
+        let Some(Entry { namespace, cluster, .. }) = self.by_lock.remove(lock) else { return };
+        let Some(cluster) = cluster else { return remove_from(&mut self.unreadable, &namespace, lock) };
+        if let Some(on_it) = self.by_cluster.get_mut(&cluster) {
+            remove_from(on_it, &namespace, lock);
+            if on_it.is_empty() {
+                self.by_cluster.remove(&cluster);
+            }
         }
     }
 }
 
-/// Removes a lock from a set of a map, and the set with its last lock.
-fn remove_from<K: Eq + std::hash::Hash>(map: &mut HashMap<K, HashSet<LockObjectRef>>, key: &K, lock: &LockObjectRef) {
-    if let Some(set) = map.get_mut(key) {
-        set.remove(lock);
-        if set.is_empty() {
-            map.remove(key);
+/// Removes a lock, and its namespace with the last lock of it.
+fn remove_from(locks: &mut LocksByNamespace, namespace: &str, lock: &LockObjectRef) {
+    if let Some(of_namespace) = locks.get_mut(namespace) {
+        of_namespace.remove(lock);
+        if of_namespace.is_empty() {
+            locks.remove(namespace);
         }
     }
 }

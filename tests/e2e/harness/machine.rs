@@ -21,7 +21,7 @@ pub struct FrozenApiServer {
 
 /// Stops the API server of the local cluster. Connections to it stay open, and nothing is answered.
 pub async fn freeze_api_server() -> FrozenApiServer {
-    let pid = process("kube-apiserver", |read| read("environ").contains("KUBE_DEV_OWNER=")).expect("an API server");
+    let pid = process_by("kube-apiserver", |read| read("environ").contains("KUBE_DEV_OWNER=")).expect("an API server");
     output("kill", &["-STOP", &pid]).await.expect("a process of this machine");
     FrozenApiServer { pid }
 }
@@ -45,13 +45,23 @@ pub fn server_runs(pod: &Pod) -> bool {
     server(&pod.uid().expect("a pod has a UID")).is_some()
 }
 
-/// The process of the server in a pod, by its control group.
+/// The process of that name in a pod.
+pub fn process_of(pod: &Pod, name: &str) -> Option<i32> {
+    process(&pod.uid().expect("a pod has a UID"), name)?.parse().ok()
+}
+
+/// The process of the server in a pod.
 fn server(uid: &str) -> Option<String> {
-    process("redis-server", |read| read("cgroup").contains(&format!("pod{uid}")))
+    process(uid, "redis-server")
+}
+
+/// A process of a pod, by its control group.
+fn process(uid: &str, name: &str) -> Option<String> {
+    process_by(name, |read| read("cgroup").contains(&format!("pod{uid}")))
 }
 
 /// A process of this name, by what `is_it` reads in its folder.
-fn process(name: &str, is_it: impl Fn(&dyn Fn(&str) -> String) -> bool) -> Option<String> {
+fn process_by(name: &str, is_it: impl Fn(&dyn Fn(&str) -> String) -> bool) -> Option<String> {
     let processes = fs::read_dir("/proc").expect("processes").filter_map(Result::ok);
     processes.map(|process| process.path()).find_map(|process| {
         let read = |file: &str| fs::read_to_string(process.join(file)).unwrap_or_default();

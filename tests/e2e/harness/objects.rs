@@ -30,6 +30,13 @@ pub async fn ready_cluster_for_long_leases(env: &Env, masters: usize) -> Masters
     ready(env, masters).await
 }
 
+/// Creates the cluster `main` with the resources of the operator's defaults, and waits until it is ready.
+pub async fn ready_scaled_cluster(env: &Env, spec: Value, masters: usize) -> Masters {
+    let cluster: RedisLockCluster = object(env, "RedisLockCluster", "main", &spec);
+    env.api().create(&PostParams::default(), &cluster).await.expect("create the cluster");
+    ready(env, masters).await
+}
+
 /// Creates the cluster `main`.
 pub async fn create_cluster(env: &Env, mut spec: Value) {
     // The default of 50 ms suits a network; here five masters and a cluster share the cores of one machine.
