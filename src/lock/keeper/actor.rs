@@ -130,7 +130,6 @@ impl Actor {
     }
 
     async fn follow(&mut self, target: &LockTarget, options: &LeaseOptions, owner: &Owner) {
-        target.engine.settled().await;
         // What the leader does not record is not followed: a grant of this process in an earlier term, say.
         if let Some(holding) = self.holding.take_if(|holding| holding.lease.owner() != owner) {
             holding.lease.abandon();
@@ -138,6 +137,7 @@ impl Actor {
         self.carried.take_if(|carried| carried != owner);
         // The leader releases it: a seed from here could cross that, and bring the key back.
         self.set_seeds(false);
+        target.engine.settled().await;
         if self.resume(target, &options.clone().seeds(false), Some(owner.clone())).await.is_ok() {
             self.follow_lease().await;
         }
