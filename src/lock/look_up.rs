@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Resource as _;
+use kube::core::DeserializeGuard;
 use tokio::time::timeout;
 use tracing::warn;
 
@@ -66,6 +67,7 @@ impl Reconciler {
     /// Looks up what is known of a lock.
     pub(crate) async fn look_up(&self, object: Arc<WatchedLock>) -> Result<Snapshot, Error> {
         let subject = Subject::of(&object);
+        let object = self.with_own_status(object);
         let (cluster, connection) = match &object.0 {
             Ok(lock) => self.look_up_cluster(lock).await?,
             Err(_) => (None, None),
@@ -75,6 +77,18 @@ impl Reconciler {
         let namespace = self.ctx.watches.namespace(&subject.namespace);
         let (leads, is_too_old) = (self.ctx.leadership.is_leader(), silence::is_too_long(&self.ctx));
         Ok(Snapshot { subject, object, cluster, namespace, connection, state, served, leads, is_too_old })
+    }
+
+    /// The object with the status that this process has written, if the watch does not show it yet. A grant that was written just before
+    /// the API server went away is followed all the same.
+    fn with_own_status(&self, object: Arc<WatchedLock>) -> Arc<WatchedLock> {
+        let Ok(lock) = &object.0 else { return object };
+        let (uid, version) = (lock.metadata.uid.as_deref().unwrap_or_default(), &lock.metadata.resource_version);
+        let status = self.schedule.current(uid, version.as_deref(), lock.status.as_ref());
+        if status == lock.status.clone().unwrap_or_default() {
+            return object;
+        }
+        Arc::new(DeserializeGuard(Ok(DistributedLock { status: Some(status), ..lock.clone() })))
     }
 
     async fn look_up_cluster(

@@ -28,9 +28,14 @@ pub(crate) async fn run(reconciler: &Reconciler) {
     loop {
         ticks.tick().await;
         let engines = engines(reconciler).await;
-        let answers = join_all(engines.iter().map(|engine| engine.client().read(&key))).await;
-        reconciler.ctx.reach.note(answers.len(), answers.iter().filter(|answer| answer.is_ok()).count());
+        reconciler.ctx.reach.note(engines.len(), answering(&engines, &key).await);
     }
+}
+
+/// Of how many clusters a majority answers, within one call timeout of each.
+async fn answering(engines: &[Arc<Engine>], key: &LockKey) -> usize {
+    let answers = join_all(engines.iter().map(|engine| engine.client().read(key))).await;
+    answers.iter().filter(|answer| answer.is_ok()).count()
 }
 
 /// The engines of the clusters that have locks.
@@ -50,4 +55,24 @@ async fn engines(reconciler: &Reconciler) -> Vec<Arc<Engine>> {
         }
     }
     engines
+}
+
+#[cfg(test)]
+mod tests {
+    use redlock_test_servers::server::{Server, eventually};
+
+    use super::*;
+    use crate::lock::keeper::server_tests::engine;
+
+    #[tokio::test]
+    async fn a_cluster_is_reached_while_a_majority_of_its_masters_answers() {
+        let (mut servers, others) = (Server::start_armed(3).await, Server::start_armed(1).await);
+        let (engines, key) = ([engine(&servers), engine(&others)], LockKey::new("redlock-system", LOCK).unwrap());
+        for (crashed, reached) in [(None, 2), (Some(0), 2), (Some(1), 1)] {
+            if let Some(index) = crashed {
+                servers[index].crash().await;
+            }
+            eventually("so many clusters", async || (answering(&engines, &key).await == reached).then_some(())).await;
+        }
+    }
 }

@@ -10,7 +10,7 @@ pub(crate) mod assignment;
 pub(crate) mod context;
 pub(crate) mod observe;
 #[cfg(test)]
-mod server_tests;
+pub(crate) mod server_tests;
 pub(crate) mod state;
 #[cfg(test)]
 mod tests;

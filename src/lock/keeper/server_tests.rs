@@ -84,7 +84,8 @@ impl Process {
     }
 }
 
-fn engine(servers: &[Server]) -> Arc<Engine> {
+/// The engine of these servers.
+pub(crate) fn engine(servers: &[Server]) -> Arc<Engine> {
     let masters = servers.iter().map(|server| {
         let calls = Metrics::default().master_calls("locks", "main", &server.endpoint(Marker::Required).name);
         MeasuredMaster::new(RedisMaster::connect(server.endpoint(Marker::Required)), calls)

@@ -45,6 +45,20 @@ async fn a_follower_that_is_told_nothing_renews_for_a_while_and_not_longer() {
     assert_eq!(bench.writes(), [""; 0]);
 }
 
+#[tokio::test]
+async fn a_grant_that_was_written_and_that_the_watch_does_not_show_yet_is_followed() {
+    let bench = Bench::new(Terms::new().1, Some(with_masters(1)), vec![(format!("GET {AUTH}"), auth())]);
+    let lock = fixtures::lock();
+    bench.reconcile(&lock).await.unwrap();
+    assert_eq!(bench.reconciler.keeper.state(fixtures::UID), None, "nothing is recorded");
+    // In its term, just before it lost the API server.
+    let (subject, status) = (Subject::of(&fixtures::watched(lock.clone())), fixtures::held_status(17));
+    let version = |version: &str| Some(version.to_owned());
+    bench.reconciler.schedule.record_write(&subject, version("100"), version("102"), status, None);
+    bench.reconcile(&lock).await.unwrap();
+    assert!(bench.reconciler.keeper.state(fixtures::UID).is_some(), "it follows");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_leader_renews_though_the_watch_of_locks_says_nothing() {
     let bench = Bench::leading(Some(with_masters(1)), vec![(format!("GET {AUTH}"), auth())]);
