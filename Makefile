@@ -48,6 +48,18 @@ e2e: ## Tests on a real Kubernetes (TEST=name: only those; KEEP=1: leave the clu
 e2e-full: ## The same, with the tests in which Kubernetes gives a dead machine up (a minute each)
 	@E2E_FULL=1 hack/e2e.sh $(TEST)
 
+.PHONY: storm
+storm: ## The short form of chaos: two minutes
+	@hack/chaos.sh no_two_hold_a_lock_in_a_short_storm
+
+.PHONY: chaos
+chaos: ## A storm of faults over all parts on the local cluster: MINUTES=30 SEED=1
+	CHAOS_MINUTES='$(MINUTES)' CHAOS_SEED='$(SEED)' hack/chaos.sh --include-ignored long_storm
+
+.PHONY: chaos-proof
+chaos-proof: ## The checker of the storm finds a violation where the operator is built to allow one
+	E2E_FEATURES=unsafe-for-chaos hack/chaos.sh without_restart_delay
+
 .PHONY: scale
 scale: ## Thousands of held locks, measured: LOCKS=1000,10000 MINUTES=10 REPLICAS=1
 	SCALE_LOCKS='$(LOCKS)' SCALE_MINUTES='$(MINUTES)' SCALE_REPLICAS='$(REPLICAS)' \

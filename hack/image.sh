@@ -49,6 +49,10 @@ check_static() {
     || die "$binary needs shared libraries, but the image has none"
 }
 
+check_safe() {
+  [[ $("$binary" --version) == "redlock $version" ]] || die "$binary is not a build for an image: $("$binary" --version)"
+}
+
 build_image() {
   local work
   work=$(mktemp -d "$out/context.XXXXXX")
@@ -80,6 +84,7 @@ case $profile in
   *) die "no such profile: $profile" "Known are release (the default) and dev." ;;
 esac
 check_static
+check_safe
 build_image
 say "built $tag ($profile), $(du -h "$archive" | cut -f1)"
 echo "$archive"

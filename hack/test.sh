@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # All tests, one after the other: lint, unit (with doc tests and the engine on real Redis), interop (beside other RedLock
-# libraries), end to end on a real Kubernetes. Stops at the first stage that fails. The last line is the sum over all test
-# programs.
+# libraries), end to end on a real Kubernetes, and there a short storm. Stops at the first stage that fails. The last line is
+# the sum over all test programs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . hack/lib/say.sh
@@ -27,7 +27,7 @@ trap summary EXIT
 
 stage=setup
 hack/setup.sh
-for stage in lint unit interop e2e; do
+for stage in lint unit interop e2e storm; do
   say "=== $stage"
   make --no-print-directory "$stage" 2>&1 | tee -a "$log"
 done

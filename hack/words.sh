@@ -37,7 +37,7 @@ kubectl (get|delete|describe|cordon|drain|uncordon|taint) nodes?\b|"(delete|tain
 node(Selector|Affinity|Name|Port)\b|node_(selector|affinity|name|port)\b
 (?:set_)?nodelay
 node_(affinity|taints)_policy|node(Affinity|Taints)Policy
-v1::\{?[\w, ]*\bNode\b|[<&]Node[>,]|&Node\)|\bNode::(kind|default)\b|\bNodeList\b|"/nodes"|\b(?:get_kubernetes_node|count_kubernetes_nodes)\b|\bkubernetes_node\b|node_?[iI]nfo|node\.kubernetes\.io|nodeshutdown|resources: \[nodes\]|"nodes", "customresourcedefinitions"
+v1::\{?[\w, ]*\bNode\b|[<&]Node[>,]|&Node\)|\bNode::(kind|default)\b|\bNodeList\b|"/nodes"|"get", "nodes"|kdev-node\d|\b(?:get_kubernetes_node|count_kubernetes_nodes)\b|\bkubernetes_node\b|node_?[iI]nfo|node\.kubernetes\.io|nodeshutdown|resources: \[nodes\]|"nodes", "customresourcedefinitions"
 node-redlock
 Node\.js|nodejs(:node)?|node_modules
 "node": ">=|'node:\w+'|Command::new\("node"\)|node --version

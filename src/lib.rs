@@ -19,6 +19,9 @@
 // This crate's documentation is for those who work on it: it is built with its private items.
 #![allow(rustdoc::private_intra_doc_links)]
 
+/// Whether masters come back at once, so that two may hold a lock at once: only where the checker of `tests/chaos` is itself tested.
+pub const IS_UNSAFE: bool = cfg!(feature = "unsafe-for-chaos");
+
 pub mod agent;
 #[allow(unreachable_pub)] // The lint is wrong about types from which kube derives.
 pub mod api;

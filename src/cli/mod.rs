@@ -29,7 +29,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
 use tracing::error;
 
-use crate::{agent, duration};
+use crate::{IS_UNSAFE, agent, duration};
 
 /// The command failed.
 const FAILED: u8 = 1;
@@ -37,6 +37,12 @@ const FAILED: u8 = 1;
 const USAGE: u8 = 64;
 /// `EX_CONFIG` of `sysexits.h`.
 const CONFIG: u8 = 78;
+/// What `--version` prints.
+const VERSION: &str = if IS_UNSAFE {
+    concat!(env!("CARGO_PKG_VERSION"), " unsafe-for-chaos: two may hold a lock at once")
+} else {
+    env!("CARGO_PKG_VERSION")
+};
 /// How long the end of the process waits for its last tasks.
 const LAST_TASKS: Duration = Duration::from_secs(1);
 
@@ -44,7 +50,7 @@ const LAST_TASKS: Duration = Duration::from_secs(1);
 #[derive(Debug, Parser)]
 #[command(
     name = "redlock",
-    version,
+    version = VERSION,
     after_help = "Exit codes: 0 done, 1 failed, 64 wrong usage, 78 wrong configuration"
 )]
 struct Cli {

@@ -9,6 +9,7 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use super::client_secret::Binding;
+use super::controller::now;
 use super::decide::{FINALIZER, Obstacle, Plan, Recorded};
 use super::events::LockEvent;
 use super::finalize;
@@ -17,7 +18,7 @@ use super::keeper::state::{Ending, State};
 use super::look_up::Snapshot;
 use super::reconciler::Reconciler;
 use crate::api::DistributedLock;
-use crate::operator::api_server::{Category, Error};
+use crate::operator::api_server::Error;
 use crate::operator::error_chain;
 
 /// How long the release of a grant without an actor may take.
@@ -114,6 +115,7 @@ impl Reconciler {
     /// Releases what the lock holds: its actor's lease, or without an actor the grant that status records.
     async fn release(&self, snapshot: &Snapshot, recorded: Option<Recorded>) -> Result<Option<Ending>, Error> {
         self.ctx.api.require_leadership()?;
+        self.show_release(snapshot, now()).await;
         let owner = recorded.as_ref().map(|(_, owner)| owner.clone());
         let ending = self.keeper.release(&snapshot.subject.uid, owner).await;
         let (Some(engine), Some((key, owner)), None) = (snapshot.engine(), recorded, ending) else { return Ok(ending) };
@@ -131,32 +133,25 @@ impl Reconciler {
         let ending = self.release(snapshot, recorded).await?;
         self.report_end(snapshot, ending, may_be_held);
         if let Ok(lock) = snapshot.lock() {
-            self.release_client_secret(snapshot, lock).await?;
+            self.release_client_secret(snapshot, lock).await;
         }
         finalize::remove(&self.ctx.api, &snapshot.object).await?;
         self.forget(&snapshot.subject);
         Ok(Outcome::Settled)
     }
 
-    /// Deletes the Secret for clients together with the last lock that needs it.
-    async fn release_client_secret(&self, snapshot: &Snapshot, lock: &DistributedLock) -> Result<(), Error> {
+    /// Deletes the Secret for clients together with the last lock that needs it. One that cannot be deleted holds no lock up: it is
+    /// tried again later.
+    async fn release_client_secret(&self, snapshot: &Snapshot, lock: &DistributedLock) {
         let (subject, binding) = (&snapshot.subject, Binding::of(lock));
         if !binding.is_named() {
-            return Ok(());
+            return;
         }
         let cluster = binding.cluster_ref();
         let is_needed = || self.ctx.watches.lock_index.is_needed(&subject.namespace, &cluster, &subject.uid);
-        match self.client_secrets.delete_unless(&binding, is_needed).await {
-            // A missing permission is no reason to keep the object for ever.
-            Err(error) if matches!(error.category(), Category::Forbidden | Category::NamespaceTerminating) => {
-                warn!(
-                    namespace = subject.namespace,
-                    error = error_chain(&error),
-                    "a Secret for clients is left behind"
-                );
-                Ok(())
-            }
-            result => result,
+        if let Err(error) = self.client_secrets.delete_unless(&binding, is_needed).await {
+            let (namespace, error) = (&subject.namespace, error_chain(&error));
+            warn!(namespace, error, "a Secret for clients is left behind for now");
         }
     }
 

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use kube::ResourceExt as _;
 use tokio::time::sleep;
+use tracing::debug;
 
 use super::reconciler::Reconciler;
 use super::subject::Subject;
+use crate::operator::error_chain;
 
 /// How often actors and connections of deleted objects are cleaned up.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -45,6 +47,18 @@ pub(crate) async fn clean_up(reconciler: &Reconciler) {
         let namespaces = users.entry(cluster).or_insert_with_key(|cluster| watches.lock_index.namespaces_of(cluster));
         namespaces.contains(&binding.namespace)
     });
+    if reconciler.ctx.leadership.is_leader() {
+        for binding in reconciler.client_secrets.left_behind() {
+            let is_needed = || watches.lock_index.is_needed(&binding.namespace, &binding.cluster_ref(), "");
+            if let Err(error) = reconciler.client_secrets.delete_unless(&binding, is_needed).await {
+                debug!(
+                    namespace = binding.namespace,
+                    error = error_chain(&error),
+                    "a Secret for clients is left behind"
+                );
+            }
+        }
+    }
 }
 
 fn exists(reconciler: &Reconciler, subject: &Subject) -> bool {

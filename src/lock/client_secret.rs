@@ -1,7 +1,7 @@
 //! Writes the Secret with which pods of a namespace reach the masters of a cluster. Its content is in
 //! [`crate::contract::client_secret`].
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::api::{DistributedLock, RedisLockCluster};
 use crate::contract::client_secret::{ClientSecret, SECRET_TYPE};
 use crate::contract::credentials::Password;
 use crate::contract::names::{self, CLUSTER_LABEL, MANAGER};
-use crate::operator::api_server::{ApiServer, Error};
+use crate::operator::api_server::{ApiServer, Category, Error};
 use crate::operator::watch::locks::{ClusterObjectRef, cluster_ref};
 
 /// Label: namespace of the cluster that the Secret is for.
@@ -51,6 +51,8 @@ type KnownSecret = Arc<tokio::sync::Mutex<Option<Known>>>;
 pub(crate) struct ClientSecrets {
     api: ApiServer,
     known: Mutex<HashMap<Binding, KnownSecret>>,
+    /// The Secrets that are to be deleted again, since that failed.
+    left: Mutex<HashSet<Binding>>,
 }
 
 // === impl Binding ===
@@ -128,7 +130,7 @@ impl Binding {
 impl ClientSecrets {
     /// Nothing written yet.
     pub(crate) fn new(api: ApiServer) -> Self {
-        Self { api, known: Mutex::default() }
+        Self { api, known: Mutex::default(), left: Mutex::default() }
     }
 
     /// Writes the Secret unless it was written before. If a foreign Secret has its name, that one is not touched, and the
@@ -165,18 +167,39 @@ impl ClientSecrets {
     pub(crate) async fn delete_unless(&self, binding: &Binding, is_needed: impl Fn() -> bool) -> Result<(), Error> {
         let entry = self.entry(binding);
         let mut known = entry.lock().await;
+        self.left().remove(binding);
         if is_needed() {
             return Ok(());
         }
         *known = None;
+        let deleted = self.delete(binding).await;
+        // A missing permission is repaired by a person, and a namespace that is being deleted takes the Secret with it.
+        if let Err(error) = &deleted
+            && !matches!(error.category(), Category::Forbidden | Category::NamespaceTerminating)
+        {
+            self.left().insert(binding.clone());
+        }
+        drop(known);
+        self.forget(binding, &entry);
+        deleted
+    }
+
+    async fn delete(&self, binding: &Binding) -> Result<(), Error> {
         let (namespace, name) = (&binding.namespace, binding.secret_name());
         let found = self.api.get_metadata::<Secret>(namespace, &name).await?;
         if let Some(found) = found.filter(|found| binding.refusal(found.labels()).is_none()) {
             self.api.delete::<Secret>(namespace, &name, &found.uid().unwrap_or_default()).await?;
         }
-        drop(known);
-        self.forget(binding, &entry);
         Ok(())
+    }
+
+    /// The Secrets that no lock needed and that could not be deleted.
+    pub(crate) fn left_behind(&self) -> Vec<Binding> {
+        self.left().iter().cloned().collect()
+    }
+
+    fn left(&self) -> MutexGuard<'_, HashSet<Binding>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Forgets the bindings that no lock uses.

@@ -171,7 +171,7 @@ impl Reconciler {
 }
 
 /// The present moment. It is read here, so that status needs no clock.
-fn now() -> Now {
+pub(super) fn now() -> Now {
     Now { wall: Timestamp::now(), mono: Instant::now() }
 }
 

@@ -1,11 +1,12 @@
-//! The chart by itself: needs helm, but no cluster.
+//! The chart and the image.
 
 use std::collections::BTreeSet;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::harness::{install::CHART, output};
+use crate::harness::install::{self, CHART};
+use crate::harness::{existing_cluster, kubectl, output};
 
 /// The chart's objects with these values, or helm's error.
 async fn render(values: &[&str]) -> Result<Vec<Value>, String> {
@@ -81,6 +82,28 @@ async fn two_replicas_are_spread_over_machines_and_drains_leave_one() {
     assert!(strings(&operator(&objects)["containers"][0]["args"]).contains("--renew-without-api-server=1h30m"));
     let objects = render(&["replicas=1"]).await.unwrap();
     assert!(of_kind(&objects, "PodDisruptionBudget").is_empty(), "it would block every drain");
+}
+
+#[tokio::test]
+async fn no_image_is_built_with_the_feature_that_makes_masters_unsafe() {
+    let read = |file: &str| {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+        std::fs::read_to_string(path).expect(file)
+    };
+    for file in ["Dockerfile", "hack/image.sh", "hack/demo.sh", "Cargo.toml"] {
+        let text = read(file);
+        assert!(!text.contains("--features") && !text.contains("--all-features"), "{file}");
+        assert!(!text.contains("default = [\"unsafe"), "{file}");
+    }
+    assert!(!redlock_operator::IS_UNSAFE, "these tests are without it too");
+    if existing_cluster() {
+        return;
+    }
+    // What runs in the pods says so itself.
+    install::ready_once().await;
+    let version =
+        kubectl(&["-n", install::NAMESPACE, "exec", "deploy/redlock-operator", "--", "/redlock", "--version"]).await;
+    assert_eq!(version.unwrap().trim(), concat!("redlock ", env!("CARGO_PKG_VERSION")));
 }
 
 #[tokio::test]

@@ -153,6 +153,9 @@ pub(super) async fn run(options: Options) -> Result<(), Error> {
     let sources =
         Sources { health: ctx.health.clone(), metrics: ctx.metrics.clone(), leadership: ctx.leadership.clone() };
     tasks.spawn(HTTP, axum::serve(listener, router(sources)).into_future());
+    if crate::IS_UNSAFE {
+        error!("built with the feature unsafe-for-chaos: masters come back at once, and two may hold a lock at once");
+    }
     info!(version = env!("CARGO_PKG_VERSION"), %address, namespace, "the operator starts");
 
     ctx.health.awaits(API_SERVER, "the answer of the API server");

@@ -176,6 +176,39 @@ async fn a_deleted_lock_is_finalized_though_the_masters_its_secret_and_permissio
 }
 
 #[tokio::test]
+async fn a_lock_is_shown_as_not_held_before_it_is_released_and_nothing_else_holds_its_finalizer_up() {
+    let own = Binding::of(&fixtures::lock())
+        .secret(&fixtures::cluster(), &RootKey::generate().client_password("uid of billing", 1, 1))
+        .metadata;
+    let metadata = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": own});
+    let mut lock = deleted(fixtures::lock());
+    lock.status = Some(fixtures::held_status(17));
+    for code in [StatusCode::BAD_REQUEST, StatusCode::FORBIDDEN, StatusCode::INTERNAL_SERVER_ERROR] {
+        let answers = vec![(format!("GET {SECRET}"), found(&metadata)), (format!("DELETE {SECRET}"), refusal(code))];
+        let bench = Bench::leading(None, answers);
+        bench.reconcile(&lock).await.unwrap();
+        let writes: Vec<_> = bench.asked().into_iter().filter(|(asked, _)| !asked.starts_with("GET ")).collect();
+        let asked: Vec<_> = writes.iter().map(|(asked, _)| asked.as_str()).collect();
+        assert_eq!(
+            asked,
+            [&*format!("PATCH {STATUS}"), &*format!("DELETE {SECRET}"), &*format!("PATCH {LOCK}")],
+            "{code}"
+        );
+        let (_, status) = &writes[0];
+        assert_eq!(reason(status, "Held"), "False Released");
+        assert!(status["status"]["fencingToken"].is_null() && status["status"]["owner"].is_null(), "{status}");
+
+        // What could not be deleted is tried again, unless only a person can help.
+        cleanup::clean_up(&bench.reconciler).await;
+        let again = bench.writes() == [format!("DELETE {SECRET}")];
+        assert_eq!(again, code != StatusCode::FORBIDDEN, "{code}");
+    }
+    let bench = Bench::leading(None, vec![(format!("PATCH {STATUS}"), refusal(StatusCode::INTERNAL_SERVER_ERROR))]);
+    bench.reconcile(&lock).await.unwrap();
+    assert_eq!(bench.writes(), [format!("PATCH {STATUS}"), format!("PATCH {LOCK}")], "a status that is refused");
+}
+
+#[tokio::test]
 async fn an_object_that_is_gone_needs_no_finalizer_removed() {
     let bench = Bench::leading(None, vec![(format!("PATCH {LOCK}"), refusal(StatusCode::NOT_FOUND))]);
     assert_eq!(bench.reconcile(&deleted(fixtures::lock())).await.unwrap(), Action::await_change());

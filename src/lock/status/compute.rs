@@ -125,6 +125,22 @@ pub(crate) fn compute(view: &View<'_>, masters: usize, times: Times, now: Now) -
     Computed { status: draft.status, deadline: draft.deadline }
 }
 
+/// The status of a lock that is about to be released; `None` if its status does not say that it is, or may be, held.
+pub(crate) fn releasing(
+    base: &DistributedLockStatus,
+    generation: Option<i64>,
+    now: Now,
+) -> Option<DistributedLockStatus> {
+    let may_be_held = base.conditions.iter().any(|c| c.type_ == HELD && c.status != Truth::False.as_str());
+    if base.phase != Some(LockPhase::Held) && !may_be_held {
+        return None;
+    }
+    let mut draft = Draft { status: base.clone(), deadline: None, generation, now };
+    draft.not_held(LockPhase::Pending);
+    draft.set(HELD, Truth::False, "Released", "it is being released");
+    Some(draft.status)
+}
+
 /// A status that is being computed.
 struct Draft {
     status: DistributedLockStatus,

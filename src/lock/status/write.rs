@@ -1,8 +1,9 @@
 //! Writes the status of a lock, if it changes. The only place that writes it.
 
 use serde_json::json;
+use tracing::warn;
 
-use super::compute::{self, Now, Times, View};
+use super::compute::{self, Computed, Now, Times, View};
 use crate::api::DistributedLock;
 use crate::api::condition::retain_own;
 use crate::lock::act::Outcome;
@@ -10,7 +11,9 @@ use crate::lock::decide::Obstacle;
 use crate::lock::keeper::state::State;
 use crate::lock::look_up::Snapshot;
 use crate::lock::reconciler::Reconciler;
+use crate::lock::subject::Subject;
 use crate::operator::api_server::{Category, Error};
+use crate::operator::error_chain;
 
 impl Reconciler {
     /// Writes the status that follows from `outcome` and `state` (as of after the outcome) at `now`, if the API server has
@@ -41,10 +44,28 @@ impl Reconciler {
         if computed.status == base {
             return Ok(());
         }
-        self.ctx.api.require_leadership()?;
         if !is_refreshed {
             schedule.spend(now.mono);
         }
+        self.apply(subject, version, computed).await
+    }
+
+    /// Shows a held lock as not held before it is released: afterwards another may hold it. A failure is logged only, since the release
+    /// must not wait for a status.
+    pub(crate) async fn show_release(&self, snapshot: &Snapshot, now: Now) {
+        let Ok(lock) = snapshot.lock() else { return };
+        let (subject, version) = (&snapshot.subject, lock.metadata.resource_version.clone());
+        let base = self.schedule.current(&subject.uid, version.as_deref(), lock.status.as_ref());
+        let Some(status) = compute::releasing(&base, lock.metadata.generation, now) else { return };
+        if let Err(error) = self.apply(subject, version, Computed { status, deadline: None }).await {
+            let (namespace, name, error) = (&subject.namespace, &subject.name, error_chain(&error));
+            warn!(namespace, name, error, "a lock is released although its status still shows it as held");
+        }
+    }
+
+    /// Writes a status over the version that was read.
+    async fn apply(&self, subject: &Subject, version: Option<String>, computed: Computed) -> Result<(), Error> {
+        self.ctx.api.require_leadership()?;
         // With its uid: another object of the same name is refused.
         let guard = json!({"uid": subject.uid});
         let (namespace, name, mut status) = (&subject.namespace, &subject.name, computed.status.clone());
@@ -52,7 +73,7 @@ impl Reconciler {
         match self.ctx.api.apply_status::<DistributedLock>(namespace, name, guard, &status).await {
             Ok(written) => {
                 let made = written.metadata.resource_version;
-                schedule.record_write(subject, version, made, computed.status, computed.deadline);
+                self.schedule.record_write(subject, version, made, computed.status, computed.deadline);
                 Ok(())
             }
             Err(error) if error.category() == Category::NotFound => Ok(()),
