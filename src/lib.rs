@@ -12,7 +12,7 @@
 //! - `operator`: what both controllers stand on: watches, the way to the API server, leadership, Events, metrics, health
 //! - `contract`: what two sides must agree on: names, credentials, the Secret for clients
 //! - [`api`]: the kinds `RedisLockCluster` and `DistributedLock`
-//! - `duration`, `openmetrics`: durations and metrics in their text formats
+//! - `duration`, `openmetrics`: durations and metrics in their text formats; `log_sink`: where log lines go
 
 // What nobody outside can use is closed, so that dead code shows.
 #![warn(unreachable_pub)]
@@ -30,5 +30,6 @@ mod cluster;
 mod contract;
 mod duration;
 mod lock;
+mod log_sink;
 mod openmetrics;
 mod operator;

@@ -3,6 +3,7 @@
 //! Each lease has a task of its own, so that a fault in one touches no other. The watchdog never extends a validity that
 //! has run out, and stops before a release is sent.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::stream::{BoxStream, StreamExt as _};
@@ -37,13 +38,15 @@ pub(crate) fn start<M: Master>(masters: &Arc<Masters<M>>, granted: Granted, opti
     let Granted { claim, grant, late, unsettled } = granted;
     let (sender, state) = watch::channel(LeaseState::Held(grant));
     let (order, orders) = oneshot::channel();
-    let lease = Lease::new(claim.key().clone(), claim.owner().clone(), state, order);
+    let seeds = Arc::new(AtomicBool::new(options.seeds));
+    let lease = Lease::new(claim.key().clone(), claim.owner().clone(), state, order, Arc::clone(&seeds));
     let watchdog = Watchdog {
         masters: Arc::clone(masters),
         claim,
         renewal: options.renewal,
         max_renewals: options.max_renewals.unwrap_or(u64::MAX),
         is_shared: options.is_shared,
+        seeds,
         unsettled: Mutex::new(unsettled),
         state: sender,
     };
@@ -57,6 +60,8 @@ struct Watchdog<M: Master> {
     renewal: Renewal,
     max_renewals: u64,
     is_shared: bool,
+    /// Whether masters that lack the key are given it. The holder may change it at any time.
+    seeds: Arc<AtomicBool>,
     /// Masters of which it is not known whether the acquisition has reached them.
     unsettled: Mutex<Vec<usize>>,
     state: watch::Sender<LeaseState>,
@@ -216,7 +221,7 @@ impl<M: Master> Watchdog<M> {
 
     /// Gives the key to masters that lack it, only while the own validity runs.
     async fn seed(&self, tally: &mut RenewalTally) {
-        if tally.to_seed().is_empty() || self.valid_grant().is_none() {
+        if tally.to_seed().is_empty() || !self.seeds.load(Ordering::Relaxed) || self.valid_grant().is_none() {
             return;
         }
         let deadline = self.masters.call_deadline(Instant::now());

@@ -10,7 +10,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use redlock_engine::Loss;
 
-use crate::openmetrics;
+use crate::{log_sink, openmetrics};
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct ByReason {
@@ -42,6 +42,7 @@ impl Default for Metrics {
         all.register("acquisitions", "How often this pod became leader", acquisitions.clone());
         all.register("renewals", "Successful renewals of the lease", renewals.clone());
         all.register("losses", "How often leadership was lost", losses.clone());
+        log_sink::register(&mut all);
         Self { leader, acquisitions, renewals, losses, registry: Arc::new(all) }
     }
 }

@@ -19,6 +19,7 @@ mod signals;
 use std::ffi::OsString;
 use std::fmt;
 use std::future::Future;
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -93,6 +94,13 @@ struct OperatorArgs {
     /// UID of the operator's pod.
     #[arg(long, env = "POD_UID")]
     pod_uid: Option<String>,
+    /// Namespaces to serve, separated by commas: their clusters and locks, and no others [default: all]
+    #[arg(long, env = "REDLOCK_WATCH_NAMESPACES", value_delimiter = ',', value_parser = NonEmptyStringValueParser::new())]
+    watch_namespaces: Vec<String>,
+    /// How long held locks are renewed while the API server is gone, such as 10m. Then they expire, since nobody can say
+    /// whether they are still wanted.
+    #[arg(long, env = "REDLOCK_RENEW_WITHOUT_API_SERVER", default_value = "10m", value_parser = duration::parse)]
+    renew_without_api_server: Duration,
     #[command(flatten)]
     log: log::LogArgs,
 }
@@ -174,9 +182,10 @@ impl Command {
                     namespace,
                     pod_name,
                     pod_uid,
+                    watch_namespaces,
+                    renew_without_api_server,
                     log,
                 } = args;
-                log.init();
                 let options = operator::Options {
                     redis_image,
                     status_refreshes,
@@ -185,24 +194,34 @@ impl Command {
                     namespace,
                     pod_name,
                     pod_uid,
+                    watch_namespaces,
+                    renew_without_api_server,
                 };
-                finish(block_on(operator::run(options)), |_| FAILED)
+                logged(&log, || finish(block_on(operator::run(options)), |_| FAILED))
             }
             Self::Cleanup(args) => {
                 let CleanupArgs { namespace, dry_run, wait, without_lease, log } = args;
-                log.init();
                 let options = cleanup::Options { namespace, dry_run, wait, without_lease };
-                finish(block_on(cleanup::run(options)), |_| FAILED)
+                logged(&log, || finish(block_on(cleanup::run(options)), |_| FAILED))
             }
             Self::Agent(args) => {
                 let AgentArgs { lock, identity, ttl, renew_every, secret_dir, listen, log } = args;
-                log.init();
                 let options = agent::Options { lock, identity, ttl, renew_every, secret_dir, listen };
                 let code = |error: &agent::Error| if error.is_configuration() { CONFIG } else { FAILED };
-                finish(block_on(agent::run(options)), code)
+                logged(&log, || finish(block_on(agent::run(options)), code))
             }
         }
     }
+}
+
+/// Runs a command with its log. Its last lines are written, if that is possible soon.
+fn logged(log: &log::LogArgs, command: impl FnOnce() -> ExitCode) -> ExitCode {
+    let sink = log.init();
+    let code = command();
+    if let Some(sink) = sink {
+        sink.flush();
+    }
+    code
 }
 
 /// Runs a task to its end, on a new runtime.
@@ -219,7 +238,8 @@ fn finish<E: fmt::Display>(result: Result<(), E>, code: impl FnOnce(&E) -> u8) -
     if tracing::enabled!(tracing::Level::ERROR) {
         error!("{failure}");
     } else {
-        eprintln!("redlock: {failure}");
+        // Nobody may be there to read it.
+        let _ = writeln!(std::io::stderr(), "redlock: {failure}");
     }
     ExitCode::from(code(&failure))
 }

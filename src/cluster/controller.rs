@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::runtime::controller::{self, Action, Controller};
 use kube::runtime::events::EventType;
 use kube::runtime::watcher;
-use kube::{Api, Resource, ResourceExt};
+use kube::{Resource, ResourceExt};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, timeout};
 use tokio_util::sync::CancellationToken;
@@ -29,10 +29,11 @@ use crate::api::cluster::{MasterState, MasterStatus};
 use crate::api::{RedisLockCluster, RedisLockClusterStatus, WatchedCluster};
 use crate::contract::names::{CLUSTER_FINALIZER, CLUSTER_LABEL, MASTER_SELECTOR};
 use crate::operator::api_server::{Category, Error};
+use crate::operator::contain::contain;
 use crate::operator::health::CLUSTER_CONTROLLER;
 use crate::operator::watch::locks::{ClusterObjectRef, cluster_of};
 use crate::operator::watch::{Change, Watches};
-use crate::operator::{Context, controller_config, error_chain, finalizer, watch_config};
+use crate::operator::{Context, controller_config, error_chain, finalizer};
 
 /// What metrics call this controller.
 const CONTROLLER: &str = "cluster";
@@ -43,6 +44,8 @@ const RECONCILE_TIMEOUT: Duration = Duration::from_secs(60);
 const IDLE: Duration = Duration::from_secs(60);
 /// When a cluster with a master that does not vote is reconciled again, if nothing happens before.
 const UNHEALTHY: Duration = Duration::from_secs(30);
+/// When the claim of another operator is read again, if it does not change before.
+const STAND_BY: Duration = Duration::from_secs(30);
 /// When something that failed is retried.
 const RETRY: Duration = Duration::from_secs(5);
 /// When a reconcile that was decided on an outdated object is retried.
@@ -61,6 +64,7 @@ struct Reconciler {
 pub(crate) async fn run(ctx: Context, default_image: String, shutdown: CancellationToken) {
     let (client, metrics, health, watches) =
         (ctx.client.clone(), ctx.metrics.clone(), ctx.health.clone(), ctx.watches.clone());
+    let scope = ctx.scope.clone();
     let (monitors, findings) = Monitors::new(watches.clusters.clone(), metrics.clone(), ctx.leadership.clone());
     let (sweeps, mut swept) = tokio::sync::mpsc::unbounded_channel();
     let gained = ctx.leadership.changes().filter(|leads| std::future::ready(*leads)).map(|_| ());
@@ -68,13 +72,16 @@ pub(crate) async fn run(ctx: Context, default_image: String, shutdown: Cancellat
     let retiring = Arc::clone(&reconciler);
     // The clusters themselves come from the shared watch, so the controller gets a stream that never yields.
     let no_events = stream::pending::<watcher::Result<WatchedCluster>>();
-    let running = Controller::for_stream(no_events, watches.clusters.store().clone())
-        .with_config(controller_config())
-        // By label: a pod whose owner is gone is of its cluster all the same.
-        .watches(Api::<Pod>::all(client.clone()), watch_config().labels(MASTER_SELECTOR), |pod| cluster_by_label(&pod))
-        .watches(Api::<Service>::all(client), watch_config().labels(MASTER_SELECTOR), |service| {
-            cluster_by_label(&service)
-        })
+    let mut controller =
+        Controller::for_stream(no_events, watches.clusters.store().clone()).with_config(controller_config());
+    // By label: a pod whose owner is gone is of its cluster all the same.
+    for (pods, config) in scope.sources::<Pod>(&client) {
+        controller = controller.watches(pods, config.labels(MASTER_SELECTOR), |pod| cluster_by_label(&pod));
+    }
+    for (services, config) in scope.sources::<Service>(&client) {
+        controller = controller.watches(services, config.labels(MASTER_SELECTOR), |service| cluster_by_label(&service));
+    }
+    let running = controller
         .reconcile_on(watches.clusters.references())
         .reconcile_on(clusters_of_changed_locks(&watches))
         .reconcile_on(clusters_of_changed_namespaces(&watches))
@@ -164,7 +171,8 @@ async fn sweep(reconciler: &Reconciler, named: &mut UnboundedReceiver<(Option<St
             continue;
         }
         if !has_store {
-            has_store = tombstones::ensure_store(ctx, now()).await.inspect_err(tell_sweep).is_ok();
+            let ensured = ctx.leadership.within_term(tombstones::ensure_store(ctx, now())).await;
+            has_store = ensured.inspect_err(tell_sweep).is_ok();
         }
         ctx.watches.listed().await;
         for (namespace, name) in std::mem::take(&mut left) {
@@ -176,7 +184,7 @@ async fn sweep(reconciler: &Reconciler, named: &mut UnboundedReceiver<(Option<St
                 let key = reconciler.memories.root_key_of(&ClusterObjectRef::new(&name).within(&namespace)).await;
                 retire(ctx, (&namespace, &name), None, key.as_ref()).await
             };
-            if let Err(error) = swept.await {
+            if let Err(error) = ctx.leadership.within_term(swept).await {
                 tell_sweep(&error);
                 left.insert((namespace, name));
             }
@@ -190,6 +198,11 @@ fn tell_sweep(error: &Error) {
 
 #[tracing::instrument(skip_all, fields(namespace = cluster.namespace(), cluster = cluster.name_any()))]
 async fn reconcile(cluster: Arc<WatchedCluster>, reconciler: Arc<Reconciler>) -> Result<Action, Error> {
+    let leadership = reconciler.ctx.leadership.clone();
+    leadership.within_term(reconcile_within_term(cluster, reconciler)).await
+}
+
+async fn reconcile_within_term(cluster: Arc<WatchedCluster>, reconciler: Arc<Reconciler>) -> Result<Action, Error> {
     let ctx = &reconciler.ctx;
     if !ctx.leadership.is_leader() {
         return Ok(Action::await_change());
@@ -205,13 +218,21 @@ async fn reconcile(cluster: Arc<WatchedCluster>, reconciler: Arc<Reconciler>) ->
         }
     };
     let began = Instant::now();
-    let result = timeout(RECONCILE_TIMEOUT, reconciler.reconcile(cluster)).await;
+    // Boxed: what holds it would be as large otherwise.
+    let reconciling = Box::pin(reconciler.reconcile(cluster));
+    let result = timeout(RECONCILE_TIMEOUT, contain(reconciling)).await;
     let result = result.unwrap_or_else(|_| Err(Error::Timeout { action: "reconcile the cluster".to_owned() }));
     let result = match result.as_ref().map_err(Error::category) {
         // Ordinary, and a retry would not help: another process leads, or the cluster is deleted together with its namespace.
         Err(Category::NamespaceTerminating | Category::NotLeading) => Ok(Action::await_change()),
         _ => result,
     };
+    if matches!(result, Err(Error::Panicked)) {
+        let note = "the operator panicked over this cluster and tries again; please report it with the operator's log"
+            .to_owned();
+        let reference = cluster.object_ref(&());
+        ctx.events.publish(&reference, EventType::Warning, "ReconcilePanicked", "Reconcile", note).await;
+    }
     let category = result.as_ref().err().map(|error| error.category().as_str());
     ctx.metrics.reconciled(CONTROLLER, category, began.elapsed());
     result
@@ -239,7 +260,7 @@ impl Reconciler {
         let ctx = &self.ctx;
         // Without the list of locks no client would seem to need its user, and all would be locked out.
         ctx.watches.listed().await;
-        let memory = self.memories.of(cached, &ctx.watches.clusters);
+        let memory = self.memories.of(cached, &ctx.watches.clusters, ctx.leadership.term());
         let mut memory = memory.lock().await;
         memory.note_stuck(self.monitors.stuck(cached));
         memory.note_generation(cached.meta().generation);
@@ -249,6 +270,18 @@ impl Reconciler {
         // Look up (IO): the objects, and what the servers say of themselves.
         let (mut snapshot, admins) = match look_up(ctx, cached, &memory).await? {
             Found::Nothing => return Ok(Action::await_change()),
+            Found::Claimed => return Ok(Action::requeue(OUTDATED_RETRY)),
+            Found::ServedBy(operator, cluster) => {
+                self.monitors.monitor(&cluster, Vec::new());
+                if memory.note_served_by(&operator) {
+                    let note =
+                        format!("the operator of {operator} serves this cluster: this one ({}) stands by", ctx.claims);
+                    tracing::warn!(operator, "another operator serves this cluster: this one stands by");
+                    let reference = cluster.object_ref(&());
+                    ctx.events.publish(&reference, EventType::Warning, "ServedByAnother", "StandBy", note).await;
+                }
+                return Ok(Action::requeue(STAND_BY));
+            }
             Found::Deleted(cluster) => {
                 let name = (&*cluster.namespace().unwrap_or_default(), &*cluster.name_any());
                 retire(ctx, name, Some(&cluster), memory.root_key()).await?;

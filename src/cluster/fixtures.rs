@@ -16,7 +16,7 @@ use super::server::clock::{ClockReading, Moment};
 use super::server::fitness::Facts;
 use crate::api::cluster::{MasterState, MasterStatus};
 use crate::api::{RedisLockCluster, RedisLockClusterSpec};
-use crate::contract::names::{CLUSTER_FINALIZER, MASTER_FINALIZER};
+use crate::contract::names::{CLUSTER_FINALIZER, MASTER_FINALIZER, OPERATOR_ANNOTATION};
 
 /// A cluster `votes` with this number of masters, in the namespace `keys`, with a uid.
 pub(crate) fn cluster(masters: i32) -> RedisLockCluster {
@@ -35,6 +35,8 @@ pub(crate) fn cluster(masters: i32) -> RedisLockCluster {
     cluster.meta_mut().namespace = Some("keys".to_owned());
     cluster.meta_mut().uid = Some("11111111-2222-3333-4444-555555555555".to_owned());
     cluster.meta_mut().generation = Some(1);
+    let claim = (OPERATOR_ANNOTATION.to_owned(), "redlock-system/redlock-operator".to_owned());
+    cluster.meta_mut().annotations = Some([claim].into());
     cluster.meta_mut().finalizers = Some(vec![CLUSTER_FINALIZER.to_owned()]);
     cluster
 }

@@ -24,6 +24,7 @@ use crate::contract::credentials::RootKey;
 use crate::contract::names;
 use crate::operator::Context;
 use crate::operator::api_server::{ApiServer, Category, Error, Object};
+use crate::operator::claim::Claimed;
 use crate::operator::watch::Watches;
 use crate::operator::watch::locks::reference_to;
 
@@ -34,6 +35,10 @@ pub(crate) type Admins = Vec<Option<Admin>>;
 pub(crate) enum Found {
     /// Nothing, or another of its name.
     Nothing,
+    /// Another operator serves it, which is this.
+    ServedBy(String, Box<RedisLockCluster>),
+    /// This operator has just claimed it.
+    Claimed,
     /// It is being deleted.
     Deleted(Box<RedisLockCluster>),
     /// All about it.
@@ -46,6 +51,11 @@ pub(crate) async fn look_up(ctx: &Context, cached: &RedisLockCluster, memory: &M
     let Some(cluster) = api.get::<RedisLockCluster>(&namespace, &name).await? else { return Ok(Found::Nothing) };
     if cluster.uid() != cached.uid() {
         return Ok(Found::Nothing);
+    }
+    match ctx.claims.look_after(api, &cluster).await? {
+        Claimed::StandBy(operator) => return Ok(Found::ServedBy(operator, Box::new(cluster))),
+        Claimed::Written => return Ok(Found::Claimed),
+        Claimed::Ours => {}
     }
     if cluster.meta().deletion_timestamp.is_some() {
         return Ok(Found::Deleted(Box::new(cluster)));

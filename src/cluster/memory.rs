@@ -20,7 +20,8 @@ use crate::operator::watch::locks::{ClusterObjectRef, reference_to};
 const SHORTEST_BACKOFF: Duration = Duration::from_secs(2);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(120);
 
-/// What is remembered of one cluster. After a restart of the operator it is empty: then the status alone decides.
+/// What is remembered of one cluster. At the beginning of a term it is empty, as after a restart of the operator: then the status
+/// alone decides.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     /// When this process last saw a master gone, by its monotonic clock.
@@ -39,6 +40,8 @@ pub(crate) struct Memory {
     root_key: Option<RootKey>,
     /// When this process put new passwords of clients into force.
     rotated: Option<Instant>,
+    /// The other operator that serves the cluster.
+    served_by: Option<String>,
     /// Pods, by uid, whose servers the monitor found stuck, and how.
     stuck: HashMap<String, String>,
 }
@@ -52,9 +55,19 @@ struct FailedStarts {
     pod: Option<String>,
 }
 
-/// The memories of all clusters, by the UID of the cluster.
+/// The memories of all clusters.
+///
+/// They are of one term: what this process saw in an earlier one says nothing of what another leader has done since.
 #[derive(Debug, Default)]
-pub(crate) struct Memories(std::sync::Mutex<HashMap<String, OfCluster>>);
+pub(crate) struct Memories(std::sync::Mutex<OfTerm>);
+
+/// The memories of a term.
+#[derive(Debug, Default)]
+struct OfTerm {
+    term: u64,
+    /// By the UID of the cluster.
+    clusters: HashMap<String, OfCluster>,
+}
 
 /// The memory of a cluster, and which that is.
 type OfCluster = (ClusterObjectRef, Arc<Mutex<Memory>>);
@@ -133,6 +146,11 @@ impl Memory {
         Some(pause.saturating_sub(failed.last.elapsed())).filter(|left| !left.is_zero())
     }
 
+    /// This other operator serves the cluster. Returns whether that is news.
+    pub(crate) fn note_served_by(&mut self, operator: &str) -> bool {
+        self.served_by.replace(operator.to_owned()).as_deref() != Some(operator)
+    }
+
     /// The pods whose servers are stuck now, by the monitor.
     pub(crate) fn note_stuck(&mut self, stuck: HashMap<String, String>) {
         self.stuck = stuck;
@@ -180,10 +198,23 @@ impl Memory {
 // === impl Memories ===
 
 impl Memories {
-    /// The memory of `cluster`. Memories of clusters that do not exist any more are dropped.
-    pub(crate) fn of(&self, cluster: &RedisLockCluster, existing: &Watch<WatchedCluster>) -> Arc<Mutex<Memory>> {
+    /// The memory of `cluster` in this term. Memories of clusters that do not exist any more, and of earlier terms, are dropped.
+    /// (A task of an earlier term gets an empty one of its own: it can write nothing any more.)
+    pub(crate) fn of(
+        &self,
+        cluster: &RedisLockCluster,
+        existing: &Watch<WatchedCluster>,
+        term: u64,
+    ) -> Arc<Mutex<Memory>> {
         let uid = cluster.uid().unwrap_or_default();
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut of_term = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if of_term.term > term {
+            return Arc::default();
+        }
+        if of_term.term < term {
+            *of_term = OfTerm { term, clusters: HashMap::new() };
+        }
+        let all = &mut of_term.clusters;
         if !all.contains_key(&uid) {
             let existing: HashSet<_> = existing.store().state().iter().filter_map(|cluster| cluster.uid()).collect();
             all.retain(|uid, _| existing.contains(uid));
@@ -196,7 +227,7 @@ impl Memories {
     pub(crate) async fn root_key_of(&self, gone: &ClusterObjectRef) -> Option<RootKey> {
         let memories: Vec<_> = {
             let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            all.values().filter(|(cluster, _)| cluster == gone).map(|(_, memory)| Arc::clone(memory)).collect()
+            all.clusters.values().filter(|(cluster, _)| cluster == gone).map(|(_, memory)| Arc::clone(memory)).collect()
         };
         // More than one, and there is no telling which of them the pods had.
         let [memory] = memories.as_slice() else { return None };
@@ -278,12 +309,37 @@ mod tests {
         let gone = reference_to(&first);
         assert_eq!(memories.root_key_of(&gone).await, None);
         let key = RootKey::generate();
-        memories.of(&first, &watches.clusters).lock().await.note_root_key(&key, true);
+        memories.of(&first, &watches.clusters, 1).lock().await.note_root_key(&key, true);
         assert_eq!(memories.root_key_of(&gone).await, Some(key));
         assert_eq!(memories.root_key_of(&ClusterObjectRef::new("votes").within("billing")).await, None);
         let mut second = fixtures::cluster(3);
         second.metadata.uid = Some("another".to_owned());
-        memories.of(&second, &watches.clusters);
+        memories.of(&second, &watches.clusters, 1);
         assert_eq!(memories.root_key_of(&gone).await, None, "the memory of the first is dropped");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_term_begins_without_what_an_earlier_one_saw() {
+        let (watches, mut feeds) = Watches::new();
+        let cluster = fixtures::cluster(3);
+        feeds.clusters.list([kube::core::DeserializeGuard(Ok(cluster.clone()))]);
+        let memories = Memories::default();
+        let first = memories.of(&cluster, &watches.clusters, 1);
+        first.lock().await.note_gone("votes-0");
+        let again = memories.of(&cluster, &watches.clusters, 1);
+        assert_eq!(again.lock().await.since_gone("votes-0"), Some(Duration::ZERO));
+        let second = memories.of(&cluster, &watches.clusters, 2);
+        assert_eq!(second.lock().await.since_gone("votes-0"), None, "another leader may have brought it back since");
+        second.lock().await.note_gone("votes-1");
+        let late = memories.of(&cluster, &watches.clusters, 1);
+        assert_eq!(late.lock().await.since_gone("votes-1"), None);
+        late.lock().await.note_gone("votes-2");
+        let third = memories.of(&cluster, &watches.clusters, 2);
+        assert_eq!(
+            third.lock().await.since_gone("votes-2"),
+            None,
+            "what a task of the former term notes counts no more"
+        );
+        assert!(third.lock().await.since_gone("votes-1").is_some());
     }
 }

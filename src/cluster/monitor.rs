@@ -65,7 +65,8 @@ pub(crate) struct MonitorTarget {
     expected: Finding,
 }
 
-/// The tasks of all clusters. A task ends when its cluster is gone, or when this value is dropped.
+/// The tasks of all clusters. A task ends when its cluster is gone, with the term in which it was started, or when this value is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Monitors {
     clusters: Watch<WatchedCluster>,
@@ -78,6 +79,8 @@ pub(crate) struct Monitors {
 /// What is shared with the task of one cluster.
 #[derive(Debug)]
 struct Task {
+    /// The term in which it was started, and with which it ends.
+    term: u64,
     targets: watch::Sender<Vec<MonitorTarget>>,
     stuck: Arc<Mutex<Stuck>>,
 }
@@ -144,7 +147,8 @@ impl Monitors {
         let uid = cluster.uid().unwrap_or_default();
         let mut all = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, task| !task.targets.is_closed());
-        if let Some(task) = all.get(&uid) {
+        let term = self.leadership.term();
+        if let Some(task) = all.get(&uid).filter(|task| task.term == term) {
             task.targets.send_replace(targets);
             return;
         }
@@ -159,12 +163,13 @@ impl Monitors {
             stuck: Arc::clone(&stuck),
             servers: HashMap::new(),
         };
-        all.insert(uid, Task { targets: sender, stuck });
-        let (metrics, clusters) = (self.metrics.clone(), self.clusters.clone());
+        all.insert(uid, Task { term, targets: sender, stuck });
+        let (metrics, clusters, leadership) = (self.metrics.clone(), self.clusters.clone(), self.leadership.clone());
+        let monitoring = self.leadership.within_term(monitor.run(receiver));
         tokio::spawn(async move {
-            monitor.run(receiver).await;
-            // The counters go on if there is a new cluster of the same name.
-            if clusters.get(&reference).is_none() {
+            monitoring.await;
+            // The counters go on if there is a new cluster of the same name. The leader alone shows a cluster.
+            if clusters.get(&reference).is_none() || !leadership.is_leader() {
                 metrics.forget_cluster(reference.namespace.as_deref().unwrap_or_default(), &reference.name);
             }
         });
@@ -173,7 +178,9 @@ impl Monitors {
     /// The pods of `cluster` whose servers are stuck, as of the last poll.
     pub(crate) fn stuck(&self, cluster: &RedisLockCluster) -> Stuck {
         let all = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        let task = all.get(&cluster.uid().unwrap_or_default()).filter(|task| !task.targets.is_closed());
+        let term = self.leadership.term();
+        let is_current = |task: &&Task| task.term == term && !task.targets.is_closed();
+        let task = all.get(&cluster.uid().unwrap_or_default()).filter(is_current);
         task.map(|task| task.stuck.lock().unwrap_or_else(PoisonError::into_inner).clone()).unwrap_or_default()
     }
 }
@@ -193,7 +200,7 @@ impl Monitor {
                 },
                 _ = ticks.tick() => {}
             }
-            if !self.cluster_exists() {
+            if !self.cluster_exists() || !self.leadership.is_leader() {
                 return;
             }
             let current = targets.borrow_and_update().clone();

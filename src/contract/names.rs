@@ -36,6 +36,10 @@ pub(crate) const LEASE: &str = "redlock-operator";
 /// Annotation of a cluster, by which an administrator vouches that the servers of these pods (their uids, separated by commas or
 /// spaces) have ended.
 pub(crate) const GONE_ANNOTATION: &str = "redlock.dev/gone";
+/// Annotation of a cluster: the operator that serves it, by the namespace and name of its Lease.
+pub(crate) const OPERATOR_ANNOTATION: &str = "redlock.dev/operator";
+/// Annotation of a cluster: when that operator last said so, by its own clock.
+pub(crate) const OPERATOR_RENEWED_ANNOTATION: &str = "redlock.dev/operator-renewed";
 /// The `ConfigMap` of tombstones, in the operator's namespace.
 pub(crate) const TOMBSTONES: &str = "redlock-tombstones";
 /// Label selector of all pods and Services of masters.

@@ -77,7 +77,8 @@ impl Reconciler {
                 Ok(Outcome::Obstructed(obstacle))
             }
             Plan::Hold { key, options, adopt, obstacle } => {
-                self.assign(snapshot, key, Assignment::Hold { options, adopt }, obstacle).await
+                let term = self.ctx.leadership.term();
+                self.assign(snapshot, key, Assignment::Hold { term, options, adopt }, obstacle).await
             }
             Plan::Observe { key } => self.assign(snapshot, key, Assignment::Observe, None).await,
         }

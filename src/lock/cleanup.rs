@@ -40,6 +40,7 @@ pub(crate) async fn clean_up(reconciler: &Reconciler) {
     reconciler.schedule.retain(|uid| locks.contains(uid));
     let clusters: HashSet<_> = watches.clusters.store().state().iter().filter_map(|cluster| cluster.uid()).collect();
     reconciler.connections.retain(|uid| clusters.contains(uid));
+    reconciler.ctx.claims.retain(|uid| clusters.contains(uid));
     let mut users: HashMap<_, BTreeSet<String>> = HashMap::new();
     reconciler.client_secrets.retain(|binding| {
         let cluster = binding.cluster_ref();

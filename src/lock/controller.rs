@@ -1,5 +1,6 @@
 //! The controller: what triggers a reconcile, the steps of a reconcile, and when the next one is due.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,13 +18,18 @@ use tracing::{debug, warn};
 use super::act::Outcome;
 use super::cleanup;
 use super::decide::{Obstacle, decide};
-use super::events::{self, EventSender};
+use super::events::{self, EventSender, LockEvent};
 use super::keeper::state::State;
+use super::reach;
 use super::reconciler::Reconciler;
+use super::silence::Silence;
 use super::status::{Now, StatusSchedule};
-use crate::api::WatchedLock;
+use super::subject::Subject;
+use crate::api::{WatchedCluster, WatchedLock};
+use crate::contract::names::OPERATOR_ANNOTATION;
 use crate::duration::with_jitter;
 use crate::operator::api_server::{Category, Error};
+use crate::operator::contain::contain;
 use crate::operator::health::LOCK_CONTROLLER;
 use crate::operator::watch::{Change, Watches};
 use crate::operator::{Context, controller_config, error_chain};
@@ -39,14 +45,25 @@ const CREDENTIALS_AFTER: Duration = Duration::from_secs(6);
 /// How soon a foreign Secret for clients is checked again.
 const NAME_CONFLICT_AFTER: Duration = Duration::from_secs(30);
 
-/// Runs the controller and the keeper until `shutdown`, then leaves the leases on the masters for the next process to
-/// adopt. Returns earlier only if a part of it ended that must not. `status_refreshes`: how many statuses a second have their times
-/// refreshed, for all locks together; with 0 statuses show no times.
-pub(crate) async fn run(ctx: Context, status_refreshes: u32, shutdown: CancellationToken) {
+/// How the controller is ended: deciding first, renewing last. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stop {
+    /// Decide nothing any more.
+    pub(crate) deciding: CancellationToken,
+    /// The last decision is carried out, or given up. (The controller says so.)
+    pub(crate) decided: CancellationToken,
+    /// Leave the leases on the masters, for another process to adopt, and end.
+    pub(crate) renewing: CancellationToken,
+}
+
+/// Runs the controller and the keeper until they are stopped. Returns earlier only if a part ended that must not.
+/// `status_refreshes`: how many statuses a second have their times refreshed, for all locks together; with 0 statuses show no times.
+pub(crate) async fn run(ctx: Context, status_refreshes: u32, stop: Stop) {
     let (sender, sent_events) = EventSender::channel();
     let (schedule, scheduled) = StatusSchedule::new(status_refreshes);
     let schedule = Arc::new(schedule);
     let reconciler = Arc::new(Reconciler::new(&ctx, sender, Arc::clone(&schedule)));
+    let (silence, heard_again) = Silence::new();
     // The shared watch feeds the store and triggers the reconciles, so the controller has no stream of its own.
     let no_events = stream::pending::<watcher::Result<WatchedLock>>();
     let running = Controller::for_stream(no_events, ctx.watches.locks.store().clone())
@@ -56,7 +73,8 @@ pub(crate) async fn run(ctx: Context, status_refreshes: u32, shutdown: Cancellat
         .reconcile_on(locks_of_changed_namespaces(&ctx.watches))
         .reconcile_on(scheduled)
         .reconcile_all_on(ctx.leadership.changes().map(|_| ()))
-        .graceful_shutdown_on(shutdown.cancelled_owned())
+        .reconcile_all_on(heard_again)
+        .graceful_shutdown_on(stop.deciding.clone().cancelled_owned())
         .run(reconcile, error_policy, Arc::clone(&reconciler))
         .for_each(|result| async move {
             if let Err(error) = result {
@@ -69,17 +87,47 @@ pub(crate) async fn run(ctx: Context, status_refreshes: u32, shutdown: Cancellat
         () = schedule.run() => {}
         () = events::publish(sent_events, ctx.events.clone(), ctx.leadership.clone()) => {}
         () = cleanup::run(&reconciler) => {}
+        () = silence.run(&reconciler) => {}
+        () = reach::run(&reconciler) => {}
     }
-    reconciler.keeper.shut_down().await;
+    if stop.deciding.is_cancelled() {
+        stop.decided.cancel();
+        // Meanwhile another process begins to lead.
+        stop.renewing.cancelled().await;
+    }
+    reconciler.keeper.abandon_all().await;
+}
+
+/// What locks depend on of a cluster. (The renewal of its claim is nothing to them.)
+fn what_locks_need(cluster: &WatchedCluster) -> Option<impl PartialEq + use<>> {
+    let cluster = cluster.0.as_ref().ok()?.clone();
+    let (meta, claim) = (cluster.metadata, OPERATOR_ANNOTATION);
+    let operator = meta.annotations.and_then(|annotations| annotations.get(claim).cloned());
+    Some((meta.uid, meta.deletion_timestamp, operator, cluster.spec, cluster.status))
 }
 
 /// References to the locks whose cluster changed. After a list of clusters these are all locks.
 fn locks_of_changed_clusters(watches: &Watches) -> impl Stream<Item = ObjectRef<WatchedLock>> + Send + 'static + use<> {
     let (locks, lock_index) = (watches.locks.clone(), Arc::clone(&watches.lock_index));
+    let mut known = HashMap::new();
     watches.clusters.changes().flat_map(move |change| {
         stream::iter(match change {
-            Change::Applied(cluster) | Change::Deleted(cluster) => lock_index.locks_on(&ObjectRef::from_obj(&*cluster)),
-            Change::Listed => locks.all(),
+            Change::Applied(cluster) => {
+                let (reference, needed) = (ObjectRef::from_obj(&*cluster), what_locks_need(&cluster));
+                let is_same = needed.is_some() && known.get(&reference) == Some(&needed);
+                let changed = if is_same { Vec::new() } else { lock_index.locks_on(&reference) };
+                known.insert(reference, needed);
+                changed
+            }
+            Change::Deleted(cluster) => {
+                let reference = ObjectRef::from_obj(&*cluster);
+                known.remove(&reference);
+                lock_index.locks_on(&reference)
+            }
+            Change::Listed => {
+                known.clear();
+                locks.all()
+            }
         })
     })
 }
@@ -105,6 +153,8 @@ fn locks_of_changed_namespaces(
 impl Reconciler {
     /// Reconciles a lock. Returns when it is reconciled next without a trigger.
     async fn reconcile(&self, object: Arc<WatchedLock>) -> Result<Action, Error> {
+        #[cfg(test)]
+        assert!(!self.broken.lock().is_ok_and(|names| names.contains(&object.name_any())), "broken on purpose");
         // Look up (IO): cluster, connection, state of the actor.
         let snapshot = self.look_up(object).await?;
         // Decide (pure).
@@ -142,7 +192,13 @@ fn when_next(outcome: Outcome, state: Option<&State>) -> Result<Action, Error> {
 
 async fn reconcile(lock: Arc<WatchedLock>, reconciler: Arc<Reconciler>) -> Result<Action, Error> {
     let begun = Instant::now();
-    let result = match reconciler.reconcile(lock).await {
+    let subject = Subject::of(&lock);
+    let reconciling = reconciler.ctx.leadership.within_term(reconciler.reconcile(lock));
+    let result = match contain(reconciling).await {
+        Err(error @ Error::Panicked) => {
+            reconciler.events.send(&subject.reference, LockEvent::Panicked);
+            Err(error)
+        }
         // Ordinary: the leader reconciles the lock, and a change of leadership triggers a reconcile here.
         Err(Error::NotLeading) => Ok(Action::await_change()),
         result => result,
@@ -163,9 +219,11 @@ fn retry_after(category: Category) -> Duration {
     match category {
         Category::Conflict | Category::NotFound => Duration::from_secs(1),
         Category::Api | Category::Connection | Category::Timeout | Category::NotLeading => Duration::from_secs(5),
-        Category::Forbidden | Category::NamespaceTerminating | Category::Invalid | Category::Internal => {
-            Duration::from_secs(30)
-        }
+        Category::Forbidden
+        | Category::NamespaceTerminating
+        | Category::Invalid
+        | Category::Internal
+        | Category::Panic => Duration::from_secs(30),
     }
 }
 

@@ -30,6 +30,8 @@ pub(crate) enum LockEvent {
     LeftToExpire(String),
     /// The lock's actor panicked, and was restarted.
     KeeperRestarted,
+    /// A reconcile of the lock panicked.
+    Panicked,
     /// The object cannot be read as a `DistributedLock`.
     Unreadable(String),
 }
@@ -66,6 +68,13 @@ impl LockEvent {
                 "KeeperRestarted",
                 "Restart",
                 "the keeper of this lock failed and was restarted; please report it with the operator's log".to_owned(),
+            ),
+            Self::Panicked => (
+                EventType::Warning,
+                "ReconcilePanicked",
+                "Reconcile",
+                "the operator panicked over this lock and tries again; please report it with the operator's log"
+                    .to_owned(),
             ),
             Self::Unreadable(why) => (EventType::Warning, "Unreadable", "Read", why.clone()),
         }

@@ -10,6 +10,7 @@ use crate::api::{
     DistributedLock, DistributedLockSpec, DistributedLockStatus, RedisLockCluster, RedisLockClusterSpec,
     WatchedCluster, WatchedLock,
 };
+use crate::contract::names::OPERATOR_ANNOTATION;
 use crate::operator::watch::WatchedNamespace;
 
 /// UID of [`lock`].
@@ -80,6 +81,7 @@ pub(crate) fn cluster() -> RedisLockCluster {
         name: Some("quintet".to_owned()),
         namespace: Some("locks".to_owned()),
         uid: Some(CLUSTER_UID.to_owned()),
+        annotations: Some([(OPERATOR_ANNOTATION.to_owned(), "redlock-system/redlock-operator".to_owned())].into()),
         ..ObjectMeta::default()
     };
     RedisLockCluster { metadata, spec, status: None }

@@ -4,15 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Resource as _;
+use kube::core::DeserializeGuard;
 use tokio::time::timeout;
 use tracing::warn;
 
 use super::connections::{Engine, Unconnected};
 use super::keeper::state::State;
 use super::reconciler::Reconciler;
+use super::silence;
 use super::subject::Subject;
 use crate::api::{DistributedLock, RedisLockCluster, WatchedLock};
 use crate::operator::api_server::Error;
+use crate::operator::claim::Served;
 use crate::operator::error_chain;
 use crate::operator::watch::WatchedNamespace;
 use crate::operator::watch::locks::cluster_of;
@@ -35,8 +38,12 @@ pub(crate) struct Snapshot {
     pub(crate) connection: Option<Result<Arc<Engine>, Unconnected>>,
     /// The state of its actor; `None` without an actor.
     pub(crate) state: Option<State>,
+    /// Which operator serves the cluster; this one, where there is no cluster.
+    pub(crate) served: Served,
     /// Whether this process leads.
     pub(crate) leads: bool,
+    /// Whether what is known of the lock is too old to renew it.
+    pub(crate) is_too_old: bool,
 }
 
 impl Snapshot {
@@ -60,13 +67,28 @@ impl Reconciler {
     /// Looks up what is known of a lock.
     pub(crate) async fn look_up(&self, object: Arc<WatchedLock>) -> Result<Snapshot, Error> {
         let subject = Subject::of(&object);
+        let object = self.with_own_status(object);
         let (cluster, connection) = match &object.0 {
             Ok(lock) => self.look_up_cluster(lock).await?,
             Err(_) => (None, None),
         };
         let state = self.keeper.state(&subject.uid);
-        let (namespace, leads) = (self.ctx.watches.namespace(&subject.namespace), self.ctx.leadership.is_leader());
-        Ok(Snapshot { subject, object, cluster, namespace, connection, state, leads })
+        let served = cluster.as_ref().map_or(Served::Here, |cluster| self.ctx.claims.served(&cluster.metadata));
+        let namespace = self.ctx.watches.namespace(&subject.namespace);
+        let (leads, is_too_old) = (self.ctx.leadership.is_leader(), silence::is_too_long(&self.ctx));
+        Ok(Snapshot { subject, object, cluster, namespace, connection, state, served, leads, is_too_old })
+    }
+
+    /// The object with the status that this process has written, if the watch does not show it yet. A grant that was written just before
+    /// the API server went away is followed all the same.
+    fn with_own_status(&self, object: Arc<WatchedLock>) -> Arc<WatchedLock> {
+        let Ok(lock) = &object.0 else { return object };
+        let (uid, version) = (lock.metadata.uid.as_deref().unwrap_or_default(), &lock.metadata.resource_version);
+        let status = self.schedule.current(uid, version.as_deref(), lock.status.as_ref());
+        if status == lock.status.clone().unwrap_or_default() {
+            return object;
+        }
+        Arc::new(DeserializeGuard(Ok(DistributedLock { status: Some(status), ..lock.clone() })))
     }
 
     async fn look_up_cluster(

@@ -10,6 +10,8 @@
 //! - [`connections`]: one engine client per cluster, whose calls are [measured](measured_master)
 //! - [`client_secret`]: writes the Secret with which pods reach the masters
 //! - [`finalize`]: the finalizer; [`cleanup`]: what is left of objects that are gone
+//! - [`reach`]: whether this process reaches masters
+//! - [`silence`]: how long leases are renewed while the API server says nothing
 //! - [`events`]: Events on transitions
 //! - [`subject`]: which lock; [`identity`]: the name in which it is held
 //!
@@ -29,8 +31,10 @@ mod identity;
 mod keeper;
 mod look_up;
 mod measured_master;
+mod reach;
 mod reconciler;
+mod silence;
 mod status;
 mod subject;
 
-pub(crate) use controller::run;
+pub(crate) use controller::{Stop, run};

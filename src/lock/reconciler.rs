@@ -29,6 +29,9 @@ pub(crate) struct Reconciler {
     pub(crate) connections: Connections,
     /// The Secrets for clients.
     pub(crate) client_secrets: ClientSecrets,
+    /// Names of the locks over which reconciles panic.
+    #[cfg(test)]
+    pub(crate) broken: std::sync::Mutex<Vec<String>>,
 }
 
 impl Reconciler {
@@ -44,6 +47,8 @@ impl Reconciler {
             finalizers: AddedFinalizers::default(),
             connections: Connections::new(ctx.api.clone(), ctx.metrics.clone()),
             client_secrets: ClientSecrets::new(ctx.api.clone()),
+            #[cfg(test)]
+            broken: std::sync::Mutex::default(),
         }
     }
 

@@ -54,6 +54,9 @@ pub(crate) enum Error {
     /// A promise within this program does not hold.
     #[error("internal error: {0}")]
     Internal(&'static str),
+    /// A reconcile panicked.
+    #[error("the operator panicked over it, which is a fault of the operator: please report it with its log")]
+    Panicked,
 }
 
 /// What kind of failure an [`Error`] is: the label of a metric.
@@ -79,6 +82,8 @@ pub(crate) enum Category {
     NotLeading,
     /// A bug.
     Internal,
+    /// A bug that ended a reconcile.
+    Panic,
 }
 
 /// A namespaced kind that can be read and written.
@@ -130,6 +135,7 @@ impl Category {
             Self::Timeout => "timeout",
             Self::NotLeading => "not_leading",
             Self::Internal => "internal",
+            Self::Panic => "panic",
         }
     }
 
@@ -173,6 +179,7 @@ impl Error {
             Self::Outdated { .. } => Category::Conflict,
             Self::NotLeading => Category::NotLeading,
             Self::Internal(_) => Category::Internal,
+            Self::Panicked => Category::Panic,
         }
     }
 

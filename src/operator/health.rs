@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::watch::pulse::Pulses;
+
 /// Longest time between two heartbeats of the supervisor. It beats once a second: a longer pause means that the runtime
 /// does not run its tasks.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -26,6 +28,7 @@ pub(crate) const NAMESPACE_WATCH: &str = "namespace watch";
 #[derive(Clone, Debug)]
 pub(crate) struct Health {
     state: Arc<Mutex<State>>,
+    pulses: Pulses,
 }
 
 #[derive(Debug)]
@@ -38,11 +41,16 @@ struct State {
 }
 
 impl Health {
-    /// Alive and ready.
+    /// Alive and ready, without watches.
     #[must_use]
     pub(crate) fn new() -> Self {
+        Self::of(Pulses::default())
+    }
+
+    /// Alive, and ready as long as these watches are alive.
+    pub(crate) fn of(pulses: Pulses) -> Self {
         let state = State { last_beat: Instant::now(), ended: None, awaited: BTreeMap::new() };
-        Self { state: Arc::new(Mutex::new(state)) }
+        Self { state: Arc::new(Mutex::new(state)), pulses }
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
@@ -91,7 +99,8 @@ impl Health {
     /// Whether the process is ready; if not, why not.
     pub(crate) fn readiness(&self) -> Result<(), String> {
         self.with(|state| {
-            let awaited: Vec<_> = state.awaited.iter().map(|(part, what)| format!("{part} awaits {what}")).collect();
+            let awaited = state.awaited.iter().map(|(part, what)| format!("{part} awaits {what}"));
+            let awaited: Vec<_> = awaited.chain(self.pulses.trouble()).collect();
             if awaited.is_empty() { Ok(()) } else { Err(awaited.join("; ")) }
         })
     }

@@ -3,6 +3,8 @@
 //! Another process's record has expired when it was not *seen to change* for its duration, counted on our own monotonic
 //! clock (as client-go does). A time that another process wrote is never compared with a clock of this one.
 
+mod hand_over;
+
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -10,12 +12,13 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::leadership::{Leadership, Term};
+use super::leadership::{Leadership, Terms};
+use super::reach::Reach;
+use hand_over::{LeaderStep, asking, is_asked, leader_step, offered};
 
 /// How long the others wait after they last saw the record change.
 pub(crate) const DURATION: Duration = Duration::from_secs(15);
@@ -23,6 +26,8 @@ pub(crate) const DURATION: Duration = Duration::from_secs(15);
 pub(crate) const RENEW_DEADLINE: Duration = Duration::from_secs(9);
 /// Time from the start of one attempt to the start of the next; up to [`JITTER`] longer.
 const RETRY: Duration = Duration::from_secs(2);
+/// The same while a leader asks who reaches masters.
+const ASKED_RETRY: Duration = Duration::from_millis(500);
 /// Spreads the attempts of several candidates.
 const JITTER: Duration = Duration::from_millis(400);
 /// Timeout of an attempt.
@@ -78,8 +83,11 @@ pub(crate) struct LeaseCandidate {
     api: Api<Lease>,
     name: String,
     identity: String,
-    term: watch::Sender<Term>,
+    terms: Terms,
     seen: Option<Seen>,
+    reach: Reach,
+    /// The number of this leader's question who reaches masters.
+    asked: Option<String>,
 }
 
 /// The decision, by the record and our own clock alone. The duration is the record's: its holder chose it.
@@ -124,9 +132,9 @@ fn is_outdated(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(s) if s.is_conflict() || s.is_already_exists() || s.is_not_found())
 }
 
-/// Ends at the end of `term`; never without a term.
-async fn end_of(term: Term) {
-    match term {
+/// Ends then; never without an instant.
+async fn at(until: Option<Instant>) {
+    match until {
         Some(until) => sleep_until(until).await,
         None => std::future::pending().await,
     }
@@ -136,24 +144,43 @@ impl LeaseCandidate {
     /// A candidate for the Lease `name` of `namespace`, and its leadership as the rest of the process sees it. `client`
     /// should be used by nobody else: renewals must not queue behind other requests. `identity` must be unique to the pod.
     #[must_use]
-    pub(crate) fn new(client: Client, namespace: &str, name: &str, identity: String) -> (Self, Leadership) {
-        let (term, leadership) = watch::channel(None);
+    /// If this process leads and is cut off from the masters (`reach`), it [gives the Lease away](hand_over).
+    pub(crate) fn new(
+        client: Client,
+        namespace: &str,
+        name: &str,
+        identity: String,
+        reach: Reach,
+    ) -> (Self, Leadership) {
+        let (terms, leadership) = Terms::new();
         let api = Api::namespaced(client, namespace);
-        (Self { api, name: name.to_owned(), identity, term, seen: None }, Leadership::new(leadership))
+        let name = name.to_owned();
+        (Self { api, name, identity, terms, seen: None, reach, asked: None }, leadership)
     }
 
     /// Contends for the Lease and renews it, until `release`; then releases it, so that another process takes over at once.
-    /// From `drain` on it does not take the Lease. An error means that this process led and does not any more: it must end,
-    /// because another process may now decide differently.
-    pub(crate) async fn run(mut self, drain: CancellationToken, release: CancellationToken) -> Result<(), Error> {
+    /// From `drain` on it does not take the Lease. A process whose term ends goes on as a follower, and may lead again: in a new
+    /// term, after it has read the record anew.
+    pub(crate) async fn run(mut self, drain: CancellationToken, release: CancellationToken) {
+        while let Err(ended) = self.run_one_term(&drain, &release).await {
+            warn!(lease = self.name, "this process does not lead any more, and goes on as a follower: {ended}");
+        }
+    }
+
+    /// The same until the end of the first term, which is an error.
+    pub(crate) async fn run_one_term(
+        &mut self,
+        drain: &CancellationToken,
+        release: &CancellationToken,
+    ) -> Result<(), Error> {
         let mut leader = String::new();
         loop {
-            let next = Instant::now() + RETRY + JITTER.mul_f64(rand::random());
-            let term = *self.term.borrow();
+            let next = Instant::now() + self.pause() + JITTER.mul_f64(rand::random());
+            let term = self.terms.until();
             let attempt = tokio::select! {
-                // First: a process that slept past its term must not write before it ends.
+                // First: a process that slept past its term must not write in it.
                 biased;
-                () = end_of(term) => return Err(self.ended(Error::Expired)),
+                () = at(term) => return Err(self.ended(Error::Expired)),
                 () = release.cancelled() => break,
                 attempt = timeout(REQUEST_TIMEOUT, self.attempt()), if term.is_some() || !drain.is_cancelled() => attempt,
             };
@@ -165,7 +192,7 @@ impl LeaseCandidate {
                     if term.is_none() {
                         info!(identity = self.identity, "this process leads");
                     }
-                    self.term.send_replace(Some(until));
+                    self.terms.lead_until(until);
                 }
                 Ok(Ok(Standing::Follows(other))) if term.is_some() => return Err(self.ended(Error::Taken(other))),
                 Ok(Ok(Standing::Follows(other))) => {
@@ -179,7 +206,7 @@ impl LeaseCandidate {
             }
             tokio::select! {
                 biased;
-                () = end_of(*self.term.borrow()) => {}
+                () = at(self.terms.until()) => {}
                 () = release.cancelled() => break,
                 () = sleep_until(next) => {}
             }
@@ -188,14 +215,18 @@ impl LeaseCandidate {
         Ok(())
     }
 
+    fn pause(&self) -> Duration {
+        if self.seen.as_ref().is_some_and(|seen| is_asked(&seen.lease)) { ASKED_RETRY } else { RETRY }
+    }
+
     fn ended(&self, error: Error) -> Error {
-        self.term.send_replace(None);
+        self.terms.end();
         error
     }
 
     /// Renews or takes the record, or reads who holds it. If the record has changed meanwhile, this is repeated once.
     async fn attempt(&mut self) -> Result<Standing, kube::Error> {
-        if self.seen.is_none() || self.term.borrow().is_none() {
+        if self.seen.is_none() || self.terms.until().is_none() {
             self.observe().await?;
         }
         match self.claim().await {
@@ -218,13 +249,40 @@ impl LeaseCandidate {
     }
 
     async fn claim(&mut self) -> Result<Standing, kube::Error> {
-        let last = match &self.seen {
-            Some(seen) if decide(seen, Instant::now(), &self.identity) == LeaseAction::Wait => {
-                return Ok(Standing::Follows(holder(&seen.lease).to_owned()));
+        let action = self.seen.as_ref().map_or(LeaseAction::Take, |seen| decide(seen, Instant::now(), &self.identity));
+        let last = self.seen.as_ref().map(|seen| &seen.lease);
+        if let (LeaseAction::Wait, Some(lease)) = (&action, last) {
+            let leader = holder(lease).to_owned();
+            if let Some(offer) = offered(lease, self.reach.has_majority(), &self.identity) {
+                self.api.replace(&self.name, &PostParams::default(), &offer).await?;
+                info!(leader, "the leader reaches no majority of any cluster, and this process offers to lead");
             }
-            seen => seen.as_ref().map(|seen| &seen.lease),
+            return Ok(Standing::Follows(leader));
+        }
+        let leads = action == LeaseAction::Renew && self.terms.until().is_some();
+        let step = match last.filter(|_| leads) {
+            Some(lease) => {
+                let fresh = format!("{:016x}", rand::random::<u64>());
+                leader_step(lease, self.reach.is_cut_off(), self.asked.as_deref(), fresh)
+            }
+            None => LeaderStep::Keep,
         };
         let record = held_by(last, &self.name, &self.identity, Timestamp::now());
+        self.asked = match step {
+            LeaderStep::Keep => None,
+            LeaderStep::Ask(number) => Some(number),
+            LeaderStep::GiveTo(follower) => {
+                // Before the write: as soon as it is there, the follower may lead.
+                self.terms.end();
+                self.asked = None;
+                let record = asking(held_by(last, &self.name, &follower, Timestamp::now()), None);
+                let lease = self.api.replace(&self.name, &PostParams::default(), &record).await?;
+                info!(follower, "gave the Lease to a process that reaches masters: this one reaches none");
+                self.seen = Some(Seen { lease, changed_at: Instant::now() });
+                return Ok(Standing::Follows(follower));
+            }
+        };
+        let record = asking(record, self.asked.clone());
         // Before the request is sent: others see the change later than this, and so wait longer than we lead.
         let sent_at = Instant::now();
         let lease = match last {
@@ -237,7 +295,7 @@ impl LeaseCandidate {
 
     /// Empties the record if it is ours, also if it became ours by an attempt that was aborted.
     async fn release(&mut self) {
-        self.term.send_replace(None);
+        self.terms.end();
         let empty = async {
             self.observe().await?;
             let Some(seen) = self.seen.as_ref().filter(|s| holder(&s.lease) == self.identity) else { return Ok(()) };

@@ -18,7 +18,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::openmetrics;
+use crate::{log_sink, openmetrics};
 use master_calls::{MasterCallFamilies, MasterCalls};
 
 /// The `result` of a reconcile without an error.
@@ -213,6 +213,7 @@ impl Families {
         all.register("acquisitions", "Attempts to acquire a lock, by result", acquisitions.clone());
         all.register("renewals", "Successful renewals of held locks", renewals.clone());
         all.register("losses", "Locks that were lost", losses.clone());
+        log_sink::register(&mut all);
         all.register("api_requests", "Requests to the API server, without watches", api_requests.clone());
         master_calls.register(&mut all);
         all

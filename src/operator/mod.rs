@@ -4,10 +4,16 @@
 //! - [`watch`]: one watch and one store a kind
 //! - [`api_server`]: the one way to the API server: timeouts, errors, no write without leadership
 //! - [`lease`]: the `Lease` by which one of several operators decides; [`leadership`]: what the others ask of it
+//! - [`claim`]: which operator serves a cluster
+//! - [`contain`]: a panic over one object ends nothing else
+//! - [`scope`]: which namespaces are watched
+//! - [`reach`]: whether this process reaches masters: the Lease goes to one that does
 //! - [`finalizer`]: finalizers, by patches that lose nobody else's; [`own_write`]: whether a cache shows what this process wrote
 //! - [`events`]: Kubernetes Events; [`metrics`]: what is counted; [`health`]: what the probes are told
 
 pub(crate) mod api_server;
+pub(crate) mod claim;
+pub(crate) mod contain;
 pub(crate) mod events;
 pub(crate) mod finalizer;
 pub(crate) mod health;
@@ -15,16 +21,25 @@ pub(crate) mod leadership;
 pub(crate) mod lease;
 pub(crate) mod metrics;
 pub(crate) mod own_write;
+pub(crate) mod reach;
+pub(crate) mod scope;
 pub(crate) mod watch;
 
+use std::time::Duration;
+
+use kube::client::ClientBuilder;
 use kube::runtime::{controller, watcher};
 
 use api_server::ApiServer;
+use claim::Claims;
 use events::Events;
 use health::Health;
 use leadership::Leadership;
 use metrics::Metrics;
+use reach::Reach;
+use scope::Scope;
 use watch::Watches;
+use watch::pulse::Pulses;
 
 /// What both controllers share. Cheap to clone.
 #[derive(Clone)]
@@ -35,8 +50,14 @@ pub(crate) struct Context {
     pub(crate) api: ApiServer,
     /// The operator's own namespace.
     pub(crate) namespace: String,
+    /// Which namespaces are watched.
+    pub(crate) scope: Scope,
     /// What it shows of both kinds.
     pub(crate) watches: Watches,
+    /// Whether the watches are alive.
+    pub(crate) pulses: Pulses,
+    /// How long a process that does not lead renews held locks after the watch of locks has told it anything.
+    pub(crate) renew_without_api_server: Duration,
     /// Publishes Events.
     pub events: Events,
     /// The metrics.
@@ -45,6 +66,10 @@ pub(crate) struct Context {
     pub leadership: Leadership,
     /// What the probes report.
     pub health: Health,
+    /// Whether this process reaches masters.
+    pub(crate) reach: Reach,
+    /// Which clusters this operator serves.
+    pub(crate) claims: Claims,
 }
 
 #[cfg(test)]
@@ -56,8 +81,30 @@ impl Context {
         let (metrics, health) = (Metrics::new(true), Health::new());
         let api = ApiServer::new(client.clone(), leadership.clone(), metrics.clone());
         let namespace = "redlock-system".to_owned();
-        (Self { client, api, namespace, watches, events, metrics, leadership, health }, feeds)
+        let (pulses, reach) = (Pulses::default(), Reach::default());
+        let renew_without_api_server = Duration::from_mins(10);
+        let ctx = Self {
+            client,
+            api,
+            namespace,
+            scope: Scope::default(),
+            watches,
+            pulses,
+            renew_without_api_server,
+            events,
+            metrics,
+            leadership,
+            health,
+            reach,
+            claims: Claims::new("redlock-system/redlock-operator".to_owned()),
+        };
+        (ctx, feeds)
     }
+}
+
+/// A client of the API server by which the watches are seen to be alive.
+pub(crate) fn connect(config: kube::Config, pulses: &Pulses) -> Result<kube::Client, kube::Error> {
+    Ok(ClientBuilder::try_from(config)?.with_layer(pulses).build())
 }
 
 /// The settings of each watch. It is restarted before load balancers silently drop an idle connection, after four minutes.

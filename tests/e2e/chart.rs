@@ -50,10 +50,38 @@ async fn a_mistyped_value_is_refused_and_named() {
         ("tolerations[0].efect=NoSchedule", "efect"),
         ("affinity.podAntiAfinity=x", "podAntiAfinity"),
         ("podAnnotation.x=y", "podAnnotation"),
+        ("podDisruptionBudget.enable=false", "enable"),
+        ("renewWithoutApiServer=10", "renewWithoutApiServer"),
     ] {
         let refused = render(&[value]).await.expect_err(value);
         assert!(refused.contains("schema") && refused.contains(named), "{value}: {refused}");
     }
+}
+
+#[tokio::test]
+async fn two_replicas_are_spread_over_machines_and_drains_leave_one() {
+    let objects = render(&[]).await.unwrap();
+    assert_eq!(of_kind(&objects, "Deployment")[0]["spec"]["replicas"], 2);
+    let spread = &operator(&objects)["topologySpreadConstraints"][0];
+    assert_eq!((&spread["topologyKey"], &spread["maxSkew"]), (&json!("kubernetes.io/hostname"), &json!(1)));
+    assert_eq!(spread["whenUnsatisfiable"], "ScheduleAnyway", "two on one machine are better than one");
+    let selector = &of_kind(&objects, "Deployment")[0]["spec"]["selector"];
+    assert_eq!(&spread["labelSelector"], selector);
+    let budget = &of_kind(&objects, "PodDisruptionBudget")[0]["spec"];
+    assert_eq!((&budget["maxUnavailable"], &budget["selector"]), (&json!(1), selector));
+    assert_eq!(budget["unhealthyPodEvictionPolicy"], "AlwaysAllow");
+    assert!(strings(&operator(&objects)["containers"][0]["args"]).contains("--renew-without-api-server=10m"));
+
+    let own = "topologySpreadConstraints[0].topologyKey=rack";
+    let scope = "watchNamespaces={billing,locks}";
+    let objects =
+        render(&[own, "podDisruptionBudget.enabled=false", "renewWithoutApiServer=1h30m", scope]).await.unwrap();
+    assert!(strings(&operator(&objects)["containers"][0]["args"]).contains("--watch-namespaces=billing,locks"));
+    assert_eq!(operator(&objects)["topologySpreadConstraints"], json!([{"topologyKey": "rack"}]));
+    assert!(of_kind(&objects, "PodDisruptionBudget").is_empty());
+    assert!(strings(&operator(&objects)["containers"][0]["args"]).contains("--renew-without-api-server=1h30m"));
+    let objects = render(&["replicas=1"]).await.unwrap();
+    assert!(of_kind(&objects, "PodDisruptionBudget").is_empty(), "it would block every drain");
 }
 
 #[tokio::test]
@@ -182,7 +210,8 @@ async fn values_reach_their_objects() {
     let objects = render(&[&values[..], &more].concat()).await.unwrap();
     let pod = operator(&objects);
     let container = &pod["containers"][0];
-    let args = ["operator", "--log-format=text", "--log-level=debug", "--redis-image=registry.test/redis:8"];
+    let (silence, image) = ("--renew-without-api-server=10m", "--redis-image=registry.test/redis:8");
+    let args = ["operator", "--log-format=text", "--log-level=debug", silence, "--status-refreshes=10", image];
     assert_eq!(container["args"], json!(args));
     assert_eq!(container["image"], "a/b:c");
     assert_eq!((&pod["priorityClassName"], &pod["nodeSelector"]), (&json!("high"), &json!({"disk": "ssd"})));
@@ -191,7 +220,7 @@ async fn values_reach_their_objects() {
     assert_eq!(deployment["template"]["metadata"]["labels"]["team"], "x");
     assert_eq!(deployment["selector"]["matchLabels"].as_object().unwrap().len(), 2, "never changed by values");
     let plain = render(&[]).await.unwrap();
-    assert_eq!(operator(&plain)["containers"][0]["args"].as_array().unwrap().len(), 3, "no --redis-image by default");
+    assert_eq!(operator(&plain)["containers"][0]["args"].as_array().unwrap().len(), 5, "no --redis-image by default");
 }
 
 #[tokio::test]

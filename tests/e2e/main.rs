@@ -10,6 +10,7 @@
 
 mod harness;
 
+mod api_server_gone;
 mod chart;
 mod crds;
 mod dead_machines;
@@ -25,5 +26,6 @@ mod passwords;
 mod refusals;
 mod refused_pods;
 mod retirement;
+mod two_operators;
 mod uninstall;
 mod waiting;

@@ -21,7 +21,7 @@ const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_secs(3);
 
 /// Servers with the user of the namespace `tests` and no other, and that user's Secret.
-async fn cluster(count: usize) -> (Vec<Server>, TempDir) {
+pub(crate) async fn cluster(count: usize) -> (Vec<Server>, TempDir) {
     let servers = Server::start_armed(count).await;
     let password = "a-password";
     let rules = acl_rules("tests", false).join(" ");

@@ -3,3 +3,4 @@
 #![allow(clippy::expect_used, clippy::panic)] // Without what it needs a test fails.
 
 mod agent;
+mod unread_logs;

@@ -7,6 +7,8 @@ mod state;
 
 use std::future::Future;
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
@@ -86,6 +88,7 @@ pub struct Lease {
     owner: Owner,
     state: watch::Receiver<LeaseState>,
     order: oneshot::Sender<Order>,
+    seeds: Arc<AtomicBool>,
 }
 
 impl Lease {
@@ -94,8 +97,9 @@ impl Lease {
         owner: Owner,
         state: watch::Receiver<LeaseState>,
         order: oneshot::Sender<Order>,
+        seeds: Arc<AtomicBool>,
     ) -> Self {
-        Self { key, owner, state, order }
+        Self { key, owner, state, order, seeds }
     }
 
     /// The lock.
@@ -108,6 +112,12 @@ impl Lease {
     #[must_use]
     pub fn owner(&self) -> &Owner {
         &self.owner
+    }
+
+    /// Whether it [seeds](LeaseOptions::seeds) masters that lack the key, from its next renewal on. A round of renewal that
+    /// is under way may still do as before.
+    pub fn set_seeds(&self, seeds: bool) {
+        self.seeds.store(seeds, Ordering::Relaxed);
     }
 
     /// Its state, and changes of it: each renewal, the loss, the release. The last state is final, and stays. `Held` is

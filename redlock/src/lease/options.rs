@@ -46,6 +46,11 @@ pub struct LeaseOptions {
     /// loses or drops a shared lease, the others may still count on it. So it is not released then: it ends by
     /// [`Lease::release`](crate::Lease::release) or after its TTL. Not shared by default; an adopted lease always is.
     pub is_shared: bool,
+    /// Whether masters that lack the key are given it at each renewal (seeded), while the lease is valid. True by default.
+    /// One of several processes that renew a [shared](#structfield.is_shared) lease decides when it is released; only that
+    /// one may seed: a seed of another that crosses the release would bring the released key back. See
+    /// [`Lease::set_seeds`](crate::Lease::set_seeds).
+    pub seeds: bool,
     /// Of several waiting contenders the highest priority gets the lock first: -1000 to 1000, 0 by default. A hint, as
     /// the whole queue is.
     pub priority: i16,
@@ -57,7 +62,8 @@ impl LeaseOptions {
     pub fn new(identity: impl Into<String>, ttl: Duration) -> Self {
         let renewal = Renewal::Every(ttl / 3);
         let identity = identity.into();
-        Self { identity, ttl, renewal, max_renewals: None, min_validity: Duration::ZERO, is_shared: false, priority: 0 }
+        let (max_renewals, min_validity) = (None, Duration::ZERO);
+        Self { identity, ttl, renewal, max_renewals, min_validity, is_shared: false, seeds: true, priority: 0 }
     }
 
     /// For another [`identity`](#structfield.identity).
@@ -94,6 +100,12 @@ impl LeaseOptions {
     #[must_use]
     pub fn shared(self, is_shared: bool) -> Self {
         Self { is_shared, ..self }
+    }
+
+    /// Whether it [seeds](#structfield.seeds) masters that lack the key.
+    #[must_use]
+    pub fn seeds(self, seeds: bool) -> Self {
+        Self { seeds, ..self }
     }
 
     /// With a [`priority`](#structfield.priority) in the queue.
@@ -162,10 +174,11 @@ mod tests {
     fn each_setter_sets_the_field_of_its_name() {
         let (second, renewal) = (Duration::from_secs(1), Renewal::None);
         let made = LeaseOptions::new("a", second).identity("b").ttl(3 * second).renewal(renewal).max_renewals(7);
-        let made = made.min_validity(second).shared(true).priority(-5);
+        let made = made.min_validity(second).shared(true).seeds(false).priority(-5);
         let (identity, ttl, max_renewals, min_validity) = ("b".to_owned(), 3 * second, Some(7), second);
-        let is_shared = true;
-        let expected = LeaseOptions { identity, ttl, renewal, max_renewals, min_validity, is_shared, priority: -5 };
+        let (is_shared, seeds) = (true, false);
+        let expected =
+            LeaseOptions { identity, ttl, renewal, max_renewals, min_validity, is_shared, seeds, priority: -5 };
         assert_eq!(made, expected);
         assert_eq!(made.max_renewals(None).max_renewals, None);
     }

@@ -52,6 +52,20 @@ async fn a_master_that_lacks_the_key_is_seeded_at_the_next_renewal() {
 }
 
 #[tokio::test]
+async fn a_lease_that_does_not_seed_renews_what_is_there_and_brings_no_key_back() {
+    let servers = Server::start_armed(5).await;
+    let (client, key) = (client(&servers), key("a"));
+    let lease = client.try_acquire(&key, &LeaseOptions::new("x", TTL).seeds(false)).await.expect("granted");
+    held_everywhere(&servers, &key, lease.owner()).await;
+    delete_everywhere(&servers[..2], &key).await;
+    // Two whole rounds after the keys were deleted.
+    assert!(matches!(renewed(&lease, 3).await, LeaseState::Held(_)));
+    gone_everywhere(&servers[..2], &key).await;
+    lease.set_seeds(true);
+    held_everywhere(&servers, &key, lease.owner()).await;
+}
+
+#[tokio::test]
 async fn a_holder_whose_key_a_majority_lacks_is_told_lost_at_the_next_renewal() {
     let servers = Server::start_armed(5).await;
     let (client, key) = (client(&servers), key("a"));

@@ -32,6 +32,7 @@ use crate::operator::error_chain;
 use crate::operator::leadership::Leadership;
 use crate::operator::lease::{self, LeaseCandidate};
 use crate::operator::metrics::Metrics;
+use crate::operator::reach::Reach;
 use sweep::{Swept, sweep};
 
 /// The settings of the command.
@@ -129,9 +130,10 @@ async fn clean_up(
     }
 
     let identity = format!("redlock-cleanup_{:016x}", rand::random::<u64>());
-    let (candidate, leadership) = LeaseCandidate::new(lease_client, &namespace, LEASE, identity);
-    let release = CancellationToken::new();
-    let mut candidate = tokio::spawn(candidate.run(CancellationToken::new(), release.clone()));
+    let (mut candidate, leadership) = LeaseCandidate::new(lease_client, &namespace, LEASE, identity, Reach::default());
+    let (drain, release) = (CancellationToken::new(), CancellationToken::new());
+    let released = release.clone();
+    let mut candidate = tokio::spawn(async move { candidate.run_one_term(&drain, &released).await });
     let api = ApiServer::new(client, leadership.clone(), Metrics::default());
     let result = tokio::select! {
         result = when_leading(&api, &leadership, &namespace, &options, out) => result,

@@ -16,21 +16,25 @@ use std::time::Duration;
 use kube::runtime::events::Reporter;
 use kube::{Client, Config};
 use tokio::net::TcpListener;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::signals::Signals;
 use crate::contract::names::LEASE;
-use crate::operator::Context;
 use crate::operator::api_server::ApiServer;
+use crate::operator::claim::Claims;
 use crate::operator::events::Events;
 use crate::operator::health::{
     CLUSTER_CONTROLLER, CLUSTER_WATCH, Health, LOCK_CONTROLLER, LOCK_WATCH, NAMESPACE_WATCH,
 };
 use crate::operator::lease::{LeaseCandidate, REQUEST_TIMEOUT};
 use crate::operator::metrics::Metrics;
+use crate::operator::reach::Reach;
+use crate::operator::scope::Scope;
+use crate::operator::watch::pulse::Pulses;
 use crate::operator::watch::{Feeds, Watches};
+use crate::operator::{Context, connect};
 use crate::{cluster, lock};
 use http::{Sources, router};
 use supervisor::{Ended, Supervisor};
@@ -43,9 +47,12 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const BEAT: Duration = Duration::from_secs(1);
 /// Pause after a failed preflight check.
 const PREFLIGHT_PAUSE: Duration = Duration::from_secs(5);
-/// How long the controllers may take to end. Together with the release of the Lease it stays below the pod's
-/// `terminationGracePeriodSeconds`.
-const GRACE: Duration = Duration::from_secs(10);
+/// How long the controllers may take to carry out their last decisions. Together with the release of the Lease and the end of
+/// renewals it stays below the pod's `terminationGracePeriodSeconds`.
+const GRACE: Duration = Duration::from_secs(8);
+
+/// How long the keeper may take to leave its leases.
+const LAST_RENEWALS: Duration = Duration::from_secs(5);
 
 const LEASE_TASK: &str = "lease";
 const HTTP: &str = "http server";
@@ -68,6 +75,10 @@ pub(super) struct Options {
     pub pod_name: Option<String>,
     /// UID of its pod.
     pub pod_uid: Option<String>,
+    /// The namespaces to serve; none: all.
+    pub watch_namespaces: Vec<String>,
+    /// How long held locks are renewed without a word of the API server.
+    pub renew_without_api_server: Duration,
 }
 
 /// Why the operator ended, or did not start.
@@ -106,26 +117,34 @@ pub(super) async fn run(options: Options) -> Result<(), Error> {
     let mut signals = Signals::new()?;
     let mut config = Config::infer().await.map_err(Error::Config)?;
     config.connect_timeout = Some(CONNECT_TIMEOUT);
-    let client = Client::try_from(config.clone()).map_err(Error::Client)?;
+    let pulses = Pulses::default();
+    let client = connect(config.clone(), &pulses).map_err(Error::Client)?;
     // The Lease has a client of its own, without hidden retries: its renewals must not wait for anything else.
     config.default_retry = false;
     let lease_client = Client::try_from(config).map_err(Error::Client)?;
 
     let namespace = options.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
     let identity = identity(options.pod_name.as_deref(), options.pod_uid.as_deref());
-    let (candidate, leadership) = LeaseCandidate::new(lease_client, &namespace, LEASE, identity);
+    let reach = Reach::default();
+    let (candidate, leadership) = LeaseCandidate::new(lease_client, &namespace, LEASE, identity, reach.clone());
     let reporter = Reporter { controller: REPORTER.to_owned(), instance: options.pod_name.clone() };
     let (watches, feeds) = Watches::new();
+    let health = Health::of(pulses.clone());
     let metrics = Metrics::new(options.lock_metrics);
     let ctx = Context {
         events: Events::new(client.clone(), reporter),
         api: ApiServer::new(client.clone(), leadership.clone(), metrics.clone()),
         namespace: namespace.clone(),
+        scope: Scope::of(options.watch_namespaces.clone()),
         watches,
+        pulses,
+        renew_without_api_server: options.renew_without_api_server,
         client,
         metrics,
         leadership,
-        health: Health::new(),
+        health,
+        reach,
+        claims: Claims::new(format!("{namespace}/{LEASE}")),
     };
 
     let mut tasks = Supervisor::default();
@@ -148,12 +167,11 @@ pub(super) async fn run(options: Options) -> Result<(), Error> {
         return result;
     }
 
-    let (shutdown, release) = (CancellationToken::new(), CancellationToken::new());
-    start(&mut tasks, &ctx, &options, feeds, candidate, &shutdown, &release);
+    let (stop, release) = (lock::Stop::default(), CancellationToken::new());
+    start(&mut tasks, &ctx, &options, feeds, candidate, &stop, &release);
     let result = supervise(&mut tasks, &mut signals, &ctx.health).await;
-    shutdown.cancel();
     tokio::select! {
-        () = end(&mut tasks, &release) => {}
+        () = end(&mut tasks, &stop, &release) => {}
         signal = signals.next() => warn!(signal, "ending at once, without releasing the Lease"),
     }
     result
@@ -166,21 +184,24 @@ fn start(
     options: &Options,
     feeds: Feeds,
     candidate: LeaseCandidate,
-    shutdown: &CancellationToken,
+    stop: &lock::Stop,
     release: &CancellationToken,
 ) {
     for controller in [CLUSTER_CONTROLLER, LOCK_CONTROLLER] {
         ctx.health.awaits(controller, "the first list of what it watches");
     }
     let Feeds { clusters, locks, namespaces } = feeds;
-    tasks.spawn(CLUSTER_WATCH, returns(clusters.run(ctx.client.clone(), ctx.metrics.clone())));
-    tasks.spawn(LOCK_WATCH, returns(locks.run(ctx.client.clone(), ctx.metrics.clone())));
-    tasks.spawn(NAMESPACE_WATCH, returns(namespaces.run(ctx.client.clone(), ctx.metrics.clone())));
-    let cluster = cluster::run(ctx.clone(), options.redis_image.clone(), shutdown.clone());
+    let (sources, scope, metrics) = (ctx.scope.sources(&ctx.client), ctx.scope.clone(), ctx.metrics.clone());
+    tasks.spawn(CLUSTER_WATCH, async move { returns(clusters.run(sources, scope.namespaces(), metrics)).await });
+    let (sources, scope, metrics) = (ctx.scope.sources(&ctx.client), ctx.scope.clone(), ctx.metrics.clone());
+    tasks.spawn(LOCK_WATCH, async move { returns(locks.run(sources, scope.namespaces(), metrics)).await });
+    let (sources, scope, metrics) = (ctx.scope.namespace_sources(&ctx.client), ctx.scope.clone(), ctx.metrics.clone());
+    tasks.spawn(NAMESPACE_WATCH, async move { returns(namespaces.run(sources, scope.namespaces(), metrics)).await });
+    let cluster = cluster::run(ctx.clone(), options.redis_image.clone(), stop.deciding.clone());
     tasks.spawn(CLUSTER_CONTROLLER, returns(cluster));
-    let lock = lock::run(ctx.clone(), options.status_refreshes, shutdown.clone());
+    let lock = lock::run(ctx.clone(), options.status_refreshes, stop.clone());
     tasks.spawn(LOCK_CONTROLLER, returns(lock));
-    tasks.spawn(LEASE_TASK, candidate.run(shutdown.clone(), release.clone()));
+    tasks.spawn(LEASE_TASK, returns(candidate.run(stop.deciding.clone(), release.clone())));
 }
 
 async fn returns(task: impl Future<Output = ()>) -> Result<(), String> {
@@ -192,7 +213,7 @@ async fn returns(task: impl Future<Output = ()>) -> Result<(), String> {
 /// would not help: the next start would find the same.
 async fn preflight(ctx: &Context, namespace: &str) {
     let mut logged = String::new();
-    while let Err(obstacle) = preflight::check(&ctx.client, namespace, LEASE).await {
+    while let Err(obstacle) = preflight::check(&ctx.client, namespace, &ctx.scope, LEASE).await {
         let obstacle = obstacle.to_string();
         if obstacle != logged {
             error!("not started yet: {obstacle}");
@@ -225,13 +246,23 @@ async fn supervise(tasks: &mut Supervisor, signals: &mut Signals, health: &Healt
     }
 }
 
-/// Ends the controllers, then releases the Lease: the next leader must not begin before this one has ended.
-async fn end(tasks: &mut Supervisor, release: &CancellationToken) {
-    for part in tasks.wait_for(&[CLUSTER_CONTROLLER, LOCK_CONTROLLER], GRACE).await {
+/// Ends deciding, then releases the Lease: the next leader must not begin before this one has ended. Held locks are renewed to the
+/// last, so that they do not depend on how soon that is.
+async fn end(tasks: &mut Supervisor, stop: &lock::Stop, release: &CancellationToken) {
+    stop.deciding.cancel();
+    let deadline = Instant::now() + GRACE;
+    for part in tasks.wait_for(&[CLUSTER_CONTROLLER], GRACE).await {
         warn!(part, "did not end within {GRACE:?}");
+    }
+    if timeout_at(deadline, stop.decided.cancelled()).await.is_err() {
+        warn!(part = LOCK_CONTROLLER, "did not carry out its last decisions within {GRACE:?}");
     }
     release.cancel();
     for part in tasks.wait_for(&[LEASE_TASK], REQUEST_TIMEOUT + BEAT).await {
+        warn!(part, "did not end");
+    }
+    stop.renewing.cancel();
+    for part in tasks.wait_for(&[LOCK_CONTROLLER], LAST_RENEWALS).await {
         warn!(part, "did not end");
     }
 }

@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use super::preflight::{Error, TIMEOUT};
 use crate::api::GROUP;
 use crate::contract::names::{LEASE, TOMBSTONES};
+use crate::operator::scope::Scope;
 
 /// Questions to the API server at a time.
 const AT_A_TIME: usize = 8;
@@ -67,11 +68,14 @@ const NEEDED: [Permission; 16] = [
 ];
 
 /// The needed permissions that this process has not, in words.
-pub(super) async fn missing(client: &Client, namespace: &str) -> Result<Vec<String>, Error> {
-    let all = NEEDED.iter().flat_map(|permission| permission.verbs.iter().map(move |verb| (permission, *verb)));
-    let asked = futures::stream::iter(all).map(|(permission, verb)| async move {
-        let is_missing = !is_permitted(client, permission.attributes(verb, namespace)).await?;
-        Ok::<_, Error>(is_missing.then(|| permission.describe(verb, namespace)))
+pub(super) async fn missing(client: &Client, namespace: &str, scope: &Scope) -> Result<Vec<String>, Error> {
+    let verbs = NEEDED.iter().flat_map(|permission| permission.verbs.iter().map(move |verb| (permission, *verb)));
+    let all = verbs.flat_map(|(permission, verb)| {
+        permission.places(namespace, scope).into_iter().map(move |place| (permission, verb, place))
+    });
+    let asked = futures::stream::iter(all).map(|(permission, verb, place)| async move {
+        let is_missing = !is_permitted(client, permission.attributes(verb, place)).await?;
+        Ok::<_, Error>(is_missing.then(|| permission.describe(verb, place)))
     });
     asked.buffered(AT_A_TIME).try_filter_map(|missing| std::future::ready(Ok(missing))).try_collect().await
 }
@@ -93,23 +97,34 @@ async fn is_permitted(client: &Client, attributes: ResourceAttributes) -> Result
 // === impl Permission ===
 
 impl Permission {
-    fn attributes(&self, verb: &str, namespace: &str) -> ResourceAttributes {
+    /// Where it is needed: `None` stands for all namespaces.
+    fn places<'a>(&self, own: &'a str, scope: &'a Scope) -> Vec<Option<&'a str>> {
+        if self.is_own {
+            vec![Some(own)]
+        } else if scope.namespaces().is_empty() {
+            vec![None]
+        } else {
+            scope.namespaces().iter().map(|name| Some(name.as_str())).collect()
+        }
+    }
+
+    fn attributes(&self, verb: &str, place: Option<&str>) -> ResourceAttributes {
+        // A namespace is not in one: it is named.
+        let name = if self.resource == "namespaces" { place } else { self.name };
         ResourceAttributes {
             group: Some(self.group.to_owned()),
             resource: Some(self.resource.to_owned()),
             subresource: self.subresource.map(str::to_owned),
-            name: self.name.map(str::to_owned),
-            // None: in all namespaces.
-            namespace: self.is_own.then(|| namespace.to_owned()),
+            name: name.map(str::to_owned),
+            namespace: place.filter(|_| self.resource != "namespaces").map(str::to_owned),
             verb: Some(verb.to_owned()),
             ..ResourceAttributes::default()
         }
     }
 
     /// As in "not permitted to …".
-    fn describe(&self, verb: &str, namespace: &str) -> String {
-        let place = if self.is_own { namespace } else { "all namespaces" };
-        format!("{verb} {} in {place}", self.resource_name())
+    fn describe(&self, verb: &str, place: Option<&str>) -> String {
+        format!("{verb} {} in {}", self.resource_name(), place.unwrap_or("all namespaces"))
     }
 
     /// As RBAC has it, with its group, and the name of the only object.

@@ -7,13 +7,14 @@ use std::time::Duration;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::ListParams;
-use kube::core::Status;
+use kube::core::{PartialObjectMeta, Status};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::permissions;
 use crate::api::{DistributedLock, RedisLockCluster};
+use crate::operator::scope::{Scope, Source};
 
 /// Timeout of a request.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
@@ -51,30 +52,33 @@ pub(super) enum Error {
 }
 
 /// Asks for each permission, and reads one object of each kind that is watched, and the Lease.
-pub(super) async fn check(client: &Client, namespace: &str, lease: &str) -> Result<(), Error> {
-    let missing = permissions::missing(client, namespace).await?;
+pub(super) async fn check(client: &Client, namespace: &str, scope: &Scope, lease: &str) -> Result<(), Error> {
+    let missing = permissions::missing(client, namespace, scope).await?;
     if !missing.is_empty() {
         return Err(Error::Missing(missing));
     }
-    check_kind::<RedisLockCluster>(client).await?;
-    check_kind::<DistributedLock>(client).await?;
-    check_kind::<Namespace>(client).await?;
+    check_kinds::<RedisLockCluster>(scope.sources(client)).await?;
+    check_kinds::<DistributedLock>(scope.sources(client)).await?;
+    check_kinds::<PartialObjectMeta<Namespace>>(scope.namespace_sources(client)).await?;
     let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
     let what = format!("the Lease {namespace}/{lease}");
     let answer = timeout(TIMEOUT, leases.get_opt(lease)).await;
     judge("get", what, answer.map(|a| a.map(drop)))
 }
 
-async fn check_kind<K>(client: &Client) -> Result<(), Error>
+async fn check_kinds<K>(sources: Vec<Source<K>>) -> Result<(), Error>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
     let (plural, group) = (K::plural(&()), K::group(&()));
     let what = if group.is_empty() { plural.into_owned() } else { format!("{plural}.{group}") };
-    // Only the metadata: an object that this version cannot read must not prevent the start.
-    let api = Api::<K>::all(client.clone());
-    let answer = timeout(TIMEOUT, api.list_metadata(&ListParams::default().limit(1))).await;
-    judge("list", what, answer.map(|a| a.map(drop)))
+    for (api, watch) in sources {
+        // Only the metadata: an object that this version cannot read must not prevent the start.
+        let params = ListParams { field_selector: watch.field_selector, ..ListParams::default() }.limit(1);
+        let answer = timeout(TIMEOUT, api.list_metadata(&params)).await;
+        judge("list", what.clone(), answer.map(|a| a.map(drop)))?;
+    }
+    Ok(())
 }
 
 fn judge<E>(verb: &'static str, what: String, answer: Result<kube::Result<()>, E>) -> Result<(), Error>
@@ -131,19 +135,19 @@ mod tests {
 
     #[tokio::test]
     async fn an_api_server_that_permits_everything_passes() {
-        check(&client(|_| None), "redlock", "redlock-operator").await.unwrap();
+        check(&client(|_| None), "redlock", &Scope::default(), "redlock-operator").await.unwrap();
     }
 
     #[tokio::test]
     async fn a_lease_that_does_not_exist_yet_passes() {
         let client = client(|path| path.contains("/leases/").then_some((404, "NotFound")));
-        check(&client, "redlock", "redlock-operator").await.unwrap();
+        check(&client, "redlock", &Scope::default(), "redlock-operator").await.unwrap();
     }
 
     #[tokio::test]
     async fn a_missing_kind_says_how_to_install_it() {
         let client = client(|path| path.ends_with("/distributedlocks").then_some((404, "")));
-        let error = check(&client, "redlock", "redlock-operator").await.unwrap_err();
+        let error = check(&client, "redlock", &Scope::default(), "redlock-operator").await.unwrap_err();
         assert_eq!(
             error.to_string(),
             "the API server does not know distributedlocks.redlock.dev: install the CustomResourceDefinitions \
@@ -155,7 +159,7 @@ mod tests {
     async fn every_missing_permission_is_named_at_once() {
         let client =
             client(|asked| ["delete pods", "create configmaps"].contains(&asked).then_some((403, "Forbidden")));
-        let error = check(&client, "redlock", "redlock-operator").await.unwrap_err();
+        let error = check(&client, "redlock", &Scope::default(), "redlock-operator").await.unwrap_err();
         assert_eq!(
             error.to_string(),
             "not permitted to delete pods in all namespaces, create configmaps in redlock: install the operator's roles (Helm: \
@@ -166,7 +170,7 @@ mod tests {
     #[tokio::test]
     async fn without_permission_to_list_namespaces_nothing_starts() {
         let client = client(|path| path.ends_with("/api/v1/namespaces").then_some((403, "Forbidden")));
-        let error = check(&client, "redlock", "redlock-operator").await.unwrap_err();
+        let error = check(&client, "redlock", &Scope::default(), "redlock-operator").await.unwrap_err();
         assert!(
             error.to_string().starts_with("not permitted to list namespaces: install the operator's roles"),
             "{error}"
@@ -176,7 +180,7 @@ mod tests {
     #[tokio::test]
     async fn a_missing_right_says_which() {
         let client = client(|path| path.contains("/leases/").then_some((403, "Forbidden")));
-        let error = check(&client, "redlock", "redlock-operator").await.unwrap_err();
+        let error = check(&client, "redlock", &Scope::default(), "redlock-operator").await.unwrap_err();
         assert_eq!(
             error.to_string(),
             "not permitted to get the Lease redlock/redlock-operator: install the operator's roles (Helm: \
@@ -184,10 +188,24 @@ mod tests {
         );
     }
 
+    #[tokio::test]
+    async fn with_a_scope_only_permissions_in_its_namespaces_are_needed() {
+        let scope = Scope::of(["billing".to_owned()]);
+        let everywhere = |path: &str| path.ends_with("v1alpha1/distributedlocks").then_some((403, "Forbidden"));
+        check(&client(everywhere), "redlock", &scope, "redlock-operator").await.unwrap();
+        let error = check(&client(everywhere), "redlock", &Scope::default(), "redlock-operator").await.unwrap_err();
+        assert!(error.to_string().starts_with("not permitted to list distributedlocks.redlock.dev"), "{error}");
+        let pods = |asked: &str| (asked == "delete pods").then_some((403, "Forbidden"));
+        let error = check(&client(pods), "redlock", &scope, "redlock-operator").await.unwrap_err();
+        assert!(error.to_string().starts_with("not permitted to delete pods in billing: "), "{error}");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn an_api_server_that_does_not_answer_is_named_so() {
         let (service, _handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
-        let error = check(&Client::new(service, "redlock"), "redlock", "redlock-operator").await.unwrap_err();
+        let error = check(&Client::new(service, "redlock"), "redlock", &Scope::default(), "redlock-operator")
+            .await
+            .unwrap_err();
         assert!(matches!(error, Error::Unreachable { .. }), "{error}");
     }
 }

@@ -18,6 +18,7 @@ use crate::api::WatchedLock;
 use crate::cluster::fixtures;
 use crate::operator::leadership::Leadership;
 
+mod claims;
 mod triggers;
 
 /// A write that the API server refuses: the object (`status`, or `<Kind> <name>`), code and reason of the refusal.
@@ -127,6 +128,10 @@ impl Scenario {
             Method::POST if path.contains("/events.k8s.io/") => {
                 self.events.lock().unwrap().push(body["reason"].as_str().unwrap_or_default().to_owned());
                 (201, body)
+            }
+            Method::PATCH if body.is_array() => {
+                self.writes.lock().unwrap().push("metadata".to_owned());
+                (200, claims::patch(&mut cluster, &body))
             }
             Method::POST | Method::PATCH => {
                 let object = match body["kind"].as_str() {
@@ -305,7 +310,10 @@ async fn a_pod_that_is_refused_for_long_is_told_once_and_tried_ever_more_rarely(
     let attempts = of("Pod votes-0");
     assert!((13..=16).contains(&attempts), "{attempts}");
     assert_eq!(of("status"), 2, "the start, and the refusal: {writes:?}");
-    assert_eq!(writes.len(), attempts + 4, "besides, its Secret and its Service: {writes:?}");
+    // About one each 45 s.
+    let claims = of("metadata");
+    assert!((20..=27).contains(&claims), "{claims}");
+    assert_eq!(writes.len(), attempts + claims + 4, "besides, its Secret and its Service: {writes:?}");
     assert_eq!(*scenario.events.lock().unwrap(), ["ConfigInvalid"]);
     let status = scenario.status();
     let condition = status.conditions.iter().find(|condition| condition.type_ == "ConfigValid").unwrap();

@@ -8,6 +8,7 @@ use super::*;
 use crate::cluster::server::tests::harness::{MasterServer, POD_UID};
 use crate::cluster::server::{Admin, AdminError};
 use crate::contract::credentials::RootKey;
+use crate::operator::leadership::Terms;
 
 #[test]
 fn a_silent_server_is_stuck_only_while_another_answers_and_a_busy_one_always() {
@@ -98,7 +99,7 @@ async fn a_flushed_master_is_without_users_after_the_next_poll() {
 async fn a_process_that_does_not_lead_disarms_nobody_and_ends_no_script() {
     let mut poll = Poll::of_armed(ClientScripts::Any).await;
     let () = poll.server.as_operator("FLUSHALL").await;
-    let follower = Leadership::new(tokio::sync::watch::channel(None).1);
+    let follower = Terms::new().1;
     let finding = poll.monitored.check(&poll.target, &follower).await;
     assert!(matches!(finding, Some(Finding::NotArmed(_))), "{finding:?}");
     poll.server.client("tests").await.expect("its user is still there");

@@ -1,6 +1,7 @@
 //! Reconciles, as the API server and the actors see them.
 
 mod bench;
+mod silence;
 
 use futures::FutureExt as _;
 use http::StatusCode;
@@ -8,7 +9,6 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 
 use super::*;
 use crate::api::cluster::{AllowedNamespaces, NamespacesFrom};
@@ -19,7 +19,7 @@ use crate::lock::client_secret::Binding;
 use crate::lock::decide::FINALIZER;
 use crate::lock::events::LockEvent;
 use crate::lock::fixtures;
-use crate::operator::leadership::Leadership;
+use crate::operator::leadership::Terms;
 use bench::{AUTH, Bench, LOCK, SECRET, SECRETS, STATUS, auth, found, refusal};
 
 fn reason(body: &Value, type_: &str) -> String {
@@ -149,7 +149,9 @@ async fn a_foreign_secret_is_not_touched_and_reported() {
     bench.reconcile(&lock).await.unwrap();
     let asked = bench.asked();
     assert!(!asked.iter().any(|(asked, _)| asked.contains("secrets") && !asked.starts_with("GET ")), "{asked:?}");
-    assert_eq!(reason(&asked.last().unwrap().1, "ConfigValid"), "False NameConflict");
+    // The first reconcile may have shown all there is to show.
+    let shown = asked.iter().rfind(|(asked, _)| *asked == format!("PATCH {STATUS}")).unwrap();
+    assert_eq!(reason(&shown.1, "ConfigValid"), "False NameConflict");
 }
 
 #[tokio::test]
@@ -248,7 +250,7 @@ async fn an_object_that_cannot_be_read_can_be_deleted() {
 
 #[tokio::test]
 async fn a_follower_writes_nothing() {
-    let follower = || Leadership::new(watch::channel(None).1);
+    let follower = || Terms::new().1;
     let mut held = fixtures::lock();
     held.status = Some(fixtures::held_status(17));
     for lock in [fixtures::lock(), fixtures::observed_lock(), deleted(fixtures::lock()), held] {
@@ -262,9 +264,10 @@ async fn a_follower_writes_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_leader_whose_term_ends_meanwhile_writes_no_status_and_does_not_fail() {
-    let (_term, leadership) = watch::channel(Some(Instant::now() + Duration::from_secs(5)));
+    let (terms, leadership) = Terms::new();
+    terms.lead_until(Instant::now() + Duration::from_secs(5));
     let answers = vec![(format!("GET {AUTH}"), auth()), (format!("GET {SECRET}"), None)];
-    let bench = Bench::new(Leadership::new(leadership), Some(with_masters(1)), answers);
+    let bench = Bench::new(leadership, Some(with_masters(1)), answers);
     // The request for the Secret times out after the term.
     assert_eq!(bench.reconcile(&fixtures::lock()).await.unwrap(), Action::await_change());
     assert_eq!(bench.writes(), [format!("PATCH {LOCK}")], "the finalizer, while it led");
@@ -294,6 +297,18 @@ async fn a_changed_cluster_triggers_its_locks_and_a_list_of_clusters_triggers_al
     }
     bench.feeds.clusters.list([cluster()]);
     assert_eq!(names(), ["elsewhere", "nightly"]);
+
+    let mut take = |key: &str, value: &str| {
+        let mut cluster = fixtures::cluster();
+        cluster.metadata.annotations.as_mut().unwrap().insert(key.to_owned(), value.to_owned());
+        bench.feeds.clusters.take(watcher::Event::Apply(fixtures::watched_cluster(cluster)));
+    };
+    take("redlock.dev/operator-renewed", "2026-12-01T00:00:00Z");
+    assert_eq!(names(), ["nightly"], "the first that is seen of it since the list");
+    take("redlock.dev/operator-renewed", "2026-12-01T00:00:45Z");
+    assert_eq!(names(), [""; 0], "a renewed claim is nothing to locks");
+    take(OPERATOR_ANNOTATION, "elsewhere/redlock-operator");
+    assert_eq!(names(), ["nightly"]);
 }
 
 #[tokio::test]
@@ -342,10 +357,10 @@ async fn the_secret_for_clients_has_the_password_that_masters_accept() {
 #[tokio::test]
 async fn what_is_listed_and_what_changes_is_reconciled_until_the_controller_is_shut_down() {
     let mut bench = Bench::leading(None, vec![]);
-    let (ctx, shutdown) = (bench.reconciler.ctx.clone(), CancellationToken::new());
+    let (ctx, stop) = (bench.reconciler.ctx.clone(), Stop::default());
     ctx.health.awaits(LOCK_CONTROLLER, "the first list");
     bench.feeds.locks.list([fixtures::watched(fixtures::lock())]);
-    let running = tokio::spawn(run(ctx.clone(), 20, shutdown.clone()));
+    let running = tokio::spawn(run(ctx.clone(), 20, stop.clone()));
     let status = format!("PATCH {STATUS}");
     assert_eq!(reason(&bench.until_asked(&status).await, "ClusterAvailable"), "False ClusterNotFound");
     assert_eq!(ctx.health.readiness(), Ok(()));
@@ -356,7 +371,10 @@ async fn what_is_listed_and_what_changes_is_reconciled_until_the_controller_is_s
     other.spec.cluster_ref.name = "other".to_owned();
     bench.feeds.locks.take(watcher::Event::Apply(fixtures::watched(other)));
     assert_eq!(reason(&bench.until_asked(&status).await, "ClusterAvailable"), "False ClusterNotFound");
-    shutdown.cancel();
+    stop.deciding.cancel();
+    stop.decided.cancelled().await;
+    assert!(!running.is_finished(), "held locks are renewed until another process leads");
+    stop.renewing.cancel();
     running.await.unwrap();
 }
 
@@ -371,4 +389,22 @@ async fn the_actor_of_a_lock_that_is_gone_is_ended() {
     bench.feeds.locks.take(watcher::Event::Delete(fixtures::watched(lock)));
     cleanup::clean_up(&bench.reconciler).await;
     assert_eq!(bench.reconciler.keeper.state(fixtures::UID), None);
+}
+
+#[tokio::test]
+async fn a_panic_over_one_lock_is_told_and_counted_and_the_next_reconcile_of_any_goes_on() {
+    let mut bench = Bench::leading(None, vec![]);
+    bench.reconciler.broken.lock().unwrap().push("nightly".to_owned());
+    let error = bench.reconcile(&fixtures::lock()).await.unwrap_err();
+    assert_eq!(error.category().as_str(), "panic");
+    assert_eq!(bench.sent_events(), [LockEvent::Panicked]);
+    let counted = "redlock_reconciles_total{controller=\"lock\",result=\"panic\"} 1";
+    assert!(bench.reconciler.ctx.metrics.render().contains(counted));
+    let mut other = fixtures::lock();
+    other.metadata.name = Some("sound".to_owned());
+    other.metadata.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
+    bench.reconcile(&other).await.unwrap();
+    bench.reconciler.broken.lock().unwrap().clear();
+    bench.reconcile(&fixtures::lock()).await.unwrap();
+    assert_eq!(bench.writes(), [format!("PATCH {STATUS}")]);
 }

@@ -12,6 +12,7 @@ use super::look_up::Snapshot;
 use crate::api::{DistributedLock, RedisLockCluster};
 pub(crate) use crate::contract::names::LOCK_FINALIZER as FINALIZER;
 use crate::duration::format;
+use crate::operator::claim::Served;
 
 /// What keeps a lock from being acquired or observed, by its cause: the spec has to change, or something is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,6 +140,14 @@ pub(crate) fn decide(snapshot: &Snapshot) -> Plan {
     let meta = snapshot.object.meta();
     let is_deleted = meta.deletion_timestamp.is_some();
     let has_finalizer = meta.finalizers.iter().flatten().any(|f| f == FINALIZER);
+    match snapshot.served {
+        // The other operator decides about it, and finalizes it.
+        Served::By(_) if snapshot.state.is_some() => return Plan::Abandon,
+        Served::By(_) => return Plan::Nothing,
+        // Until an operator claims it, which may be another. That is a change, and triggers the next reconcile.
+        Served::Nowhere if !is_deleted => return Plan::Nothing,
+        Served::Here | Served::Nowhere => {}
+    }
     match snapshot.lock() {
         Ok(lock) if is_deleted => decide_deleted(snapshot, lock, has_finalizer),
         Ok(lock) if snapshot.leads => decide_as_leader(snapshot, lock),
@@ -194,6 +203,7 @@ fn decide_as_follower(snapshot: &Snapshot, lock: &DistributedLock) -> Plan {
         .cluster
         .as_ref()
         .filter(is_usable)
+        .filter(|_| !snapshot.is_too_old)
         .and_then(|cluster| Some((key_of(lock).ok()?, options_of(cluster, lock)?, recorded_owner(lock)?)));
     match (grant, &snapshot.state) {
         (Some((key, options, owner)), _) => Plan::Follow { key, options, owner },

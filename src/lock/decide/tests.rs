@@ -25,7 +25,9 @@ fn snapshot(lock: &DistributedLock, cluster: &RedisLockCluster) -> Snapshot {
         namespace: Some(namespace),
         connection: None,
         state: None,
+        served: Served::Here,
         leads: true,
+        is_too_old: false,
     }
 }
 
@@ -188,4 +190,34 @@ fn a_namespace_is_selected_by_its_labels_and_nothing_is_lost_before_they_are_kno
     namespace.metadata.labels = Some([("locks".to_owned(), "quintet".to_owned())].into());
     found.namespace = Some(Arc::new(namespace));
     assert!(matches!(decide(&found), Plan::Hold { .. }));
+}
+
+#[test]
+fn a_lock_on_a_cluster_of_another_operator_is_left_to_that() {
+    let (mut lock, cluster) = (fixtures::lock(), fixtures::cluster());
+    lock.status = Some(fixtures::held_status(17));
+    lock.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
+    for (lock, leads) in [(lock.clone(), true), (lock.clone(), false), (deleted(lock.clone()), true)] {
+        let served = Served::By("other/redlock-operator".to_owned());
+        let mut snapshot = Snapshot { served, leads, ..snapshot(&lock, &cluster) };
+        assert_eq!(decide(&snapshot), Plan::Nothing);
+        snapshot.state = Some(held());
+        assert_eq!(decide(&snapshot), Plan::Abandon, "the claim was taken");
+    }
+    let unclaimed = |lock: &DistributedLock| Snapshot { served: Served::Nowhere, ..snapshot(lock, &cluster) };
+    assert_eq!(decide(&unclaimed(&lock)), Plan::Nothing, "until it is claimed");
+    assert_eq!(decide(&Snapshot { state: Some(held()), ..unclaimed(&lock) }), Plan::Nothing);
+    assert!(matches!(decide(&unclaimed(&deleted(lock))), Plan::Finalize { .. }), "it need not wait for that");
+}
+
+#[test]
+fn a_follower_that_was_told_nothing_for_too_long_renews_nothing() {
+    let (mut lock, cluster) = (fixtures::lock(), fixtures::cluster());
+    lock.status = Some(fixtures::held_status(17));
+    let mut snapshot = Snapshot { leads: false, ..snapshot(&lock, &cluster) };
+    assert!(matches!(decide(&snapshot), Plan::Follow { .. }));
+    snapshot.is_too_old = true;
+    assert_eq!(decide(&snapshot), Plan::Nothing);
+    snapshot.state = Some(held());
+    assert_eq!(decide(&snapshot), Plan::Abandon);
 }

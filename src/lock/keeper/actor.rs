@@ -96,7 +96,7 @@ impl Actor {
 
     async fn work(&mut self, target: &LockTarget, assignment: &Assignment) {
         match assignment {
-            Assignment::Hold { options, adopt } => self.hold(target, options, adopt.clone()).await,
+            Assignment::Hold { options, adopt, .. } => self.hold(target, options, adopt.clone()).await,
             Assignment::Follow { options, owner } => self.follow(target, options, owner).await,
             Assignment::Observe => observe(target, &self.states).await,
             Assignment::Release(recorded) => self.release(target, recorded.clone()).await,
@@ -117,6 +117,7 @@ impl Actor {
             Ok(()) => None,
             Err(loss) => Some(self.report_loss(loss)),
         };
+        self.set_seeds(true);
         loop {
             if self.holding.is_none() {
                 let lease = self.contend(target, options, lost.as_ref()).await;
@@ -129,8 +130,15 @@ impl Actor {
     }
 
     async fn follow(&mut self, target: &LockTarget, options: &LeaseOptions, owner: &Owner) {
+        // What the leader does not record is not followed: a grant of this process in an earlier term, say.
+        if let Some(holding) = self.holding.take_if(|holding| holding.lease.owner() != owner) {
+            holding.lease.abandon();
+        }
+        self.carried.take_if(|carried| carried != owner);
+        // The leader releases it: a seed from here could cross that, and bring the key back.
+        self.set_seeds(false);
         target.engine.settled().await;
-        if self.resume(target, options, Some(owner.clone())).await.is_ok() {
+        if self.resume(target, &options.clone().seeds(false), Some(owner.clone())).await.is_ok() {
             self.follow_lease().await;
         }
         // Only the leader decides whether, and when, the lock is acquired again.
@@ -144,12 +152,17 @@ impl Actor {
         options: &LeaseOptions,
         recorded: Option<Owner>,
     ) -> Result<(), Loss> {
+        let is_later = |owner: &Owner| recorded.as_ref().is_some_and(|recorded| recorded.token() > owner.token());
+        // Another leader has granted it anew, between two terms of this process.
+        self.carried.take_if(|carried| is_later(carried));
         if let Some(holding) = self.holding.take() {
-            if Arc::ptr_eq(&holding.engine, &target.engine) && holding.options == *options {
+            let is_outdated = is_later(holding.lease.owner());
+            let is_on_these_terms = holding.options.clone().seeds(options.seeds) == *options;
+            if !is_outdated && Arc::ptr_eq(&holding.engine, &target.engine) && is_on_these_terms {
                 self.holding = Some(holding);
                 return Ok(());
             }
-            self.carried = Some(holding.lease.owner().clone());
+            self.carried = (!is_outdated).then(|| holding.lease.owner().clone());
             holding.lease.abandon();
         }
         let Some(owner) = self.carried.clone().or(recorded) else { return Ok(()) };
@@ -328,6 +341,7 @@ impl Actor {
         if let Some(holding) = self.holding.take() {
             holding.lease.abandon();
         }
+        self.context.metrics.forget_lock(&self.subject.namespace, &self.subject.name);
         self.states.publish(State::Ended(Ending::Abandoned));
     }
 
@@ -373,6 +387,13 @@ impl Actor {
 
     fn send(&self, event: LockEvent) {
         self.context.events.send(&self.subject.reference, event);
+    }
+
+    /// Whether the lease, if there is one, gives masters the key that lack it.
+    fn set_seeds(&self, seeds: bool) {
+        if let Some(holding) = &self.holding {
+            holding.lease.set_seeds(seeds);
+        }
     }
 
     fn set_held(&self, is_held: bool) {

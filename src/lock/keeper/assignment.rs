@@ -20,6 +20,8 @@ pub(crate) struct LockTarget {
 pub(crate) enum Assignment {
     /// Acquire the lock and keep it; first try to adopt a grant of another process.
     Hold {
+        /// The leader's term. In a later one, another may have led in between: the grant to adopt counts again.
+        term: u64,
         /// Identity and terms of the lease.
         options: LeaseOptions,
         /// The grant to adopt.
@@ -47,8 +49,10 @@ impl Assignment {
     /// Whether an actor with this assignment already does what `other` says.
     pub(crate) fn covers(&self, other: &Self) -> bool {
         match (self, other) {
-            // The grant to adopt matters only at the start: later the actor knows better.
-            (Self::Hold { options: a, .. }, Self::Hold { options: b, .. }) => a == b,
+            // The grant to adopt matters only at the start of a term: later the actor knows better.
+            (Self::Hold { term, options: a, .. }, Self::Hold { term: other, options: b, .. }) => {
+                term == other && a == b
+            }
             (a, b) => a == b,
         }
     }

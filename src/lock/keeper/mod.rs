@@ -10,7 +10,7 @@ pub(crate) mod assignment;
 pub(crate) mod context;
 pub(crate) mod observe;
 #[cfg(test)]
-mod server_tests;
+pub(crate) mod server_tests;
 pub(crate) mod state;
 #[cfg(test)]
 mod tests;
@@ -106,7 +106,7 @@ impl Keeper {
     }
 
     /// Ends all actors and leaves their leases on the masters, for the next process to adopt.
-    pub(crate) async fn shut_down(&self) {
+    pub(crate) async fn abandon_all(&self) {
         let all: Vec<_> = self.actors().drain().map(|(_, entry)| entry).collect();
         join_all(all.into_iter().map(|entry| entry.stop(Assignment::Abandon))).await;
     }

@@ -7,9 +7,11 @@ use futures::stream::BoxStream;
 use futures::{FutureExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::reflector::ObjectRef;
-use redlock_engine::{LeaseOptions, LockKey, Loss, Marker, Owner, RedisMaster, Released, Token};
-use redlock_test_servers::server::{CALL_TIMEOUT, PATIENCE, Server, eventually, gone_everywhere, held_everywhere};
-use tokio::sync::{mpsc, watch};
+use redlock_engine::{LeaseOptions, LockKey, Loss, Marker, Owner, RedisMaster, Released, Renewal, Token};
+use redlock_test_servers::server::{
+    CALL_TIMEOUT, PATIENCE, Server, delete_everywhere, eventually, gone_everywhere, held_everywhere,
+};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
 use super::Keeper;
@@ -24,7 +26,7 @@ use crate::lock::identity::identity;
 use crate::lock::measured_master::MeasuredMaster;
 use crate::lock::status::StatusSchedule;
 use crate::lock::subject::Subject;
-use crate::operator::leadership::Leadership;
+use crate::operator::leadership::{Leadership, Terms};
 use crate::operator::metrics::Metrics;
 
 const TTL: Duration = Duration::from_secs(3);
@@ -82,7 +84,8 @@ impl Process {
     }
 }
 
-fn engine(servers: &[Server]) -> Arc<Engine> {
+/// The engine of these servers.
+pub(crate) fn engine(servers: &[Server]) -> Arc<Engine> {
     let masters = servers.iter().map(|server| {
         let calls = Metrics::default().master_calls("locks", "main", &server.endpoint(Marker::Required).name);
         MeasuredMaster::new(RedisMaster::connect(server.endpoint(Marker::Required)), calls)
@@ -105,7 +108,7 @@ fn target(engine: &Arc<Engine>) -> LockTarget {
 }
 
 fn hold(subject: &Subject, ttl: Duration, adopt: Option<Owner>) -> Assignment {
-    Assignment::Hold { options: LeaseOptions::new(identity("job", &subject.uid), ttl), adopt }
+    Assignment::Hold { term: 1, options: LeaseOptions::new(identity("job", &subject.uid), ttl), adopt }
 }
 
 async fn holders(servers: &[Server]) -> Vec<Option<String>> {
@@ -143,7 +146,7 @@ async fn a_new_process_adopts_the_same_grant_and_shows_nothing_else_meanwhile() 
         let mut process = Process::leading();
         process.keeper.assign(&lock, target(&engine(&servers)), hold(&lock, TTL, None));
         let owner = process.until_held(&lock).await;
-        process.keeper.shut_down().await;
+        process.keeper.abandon_all().await;
         owner
     };
     // Left on the masters.
@@ -222,13 +225,13 @@ async fn a_grant_that_no_status_records_does_not_block_its_own_resource() {
 async fn a_follower_keeps_the_leaders_grant_and_acquires_nothing() {
     let servers = Server::start_armed(3).await;
     let (engine, lock) = (engine(&servers), subject("lock", 1));
-    let (term, state) = watch::channel(None);
-    let mut follower = Process::new(Leadership::new(state));
+    let (terms, leadership) = Terms::new();
+    let mut follower = Process::new(leadership);
     let (owner, options) = {
         let mut leader = Process::leading();
         leader.keeper.assign(&lock, target(&engine), hold(&lock, TTL, None));
         let owner = leader.until_held(&lock).await;
-        leader.keeper.shut_down().await;
+        leader.keeper.abandon_all().await;
         (owner, LeaseOptions::new(identity("job", &lock.uid), TTL))
     };
     let follow = Assignment::Follow { options, owner: owner.clone() };
@@ -245,8 +248,75 @@ async fn a_follower_keeps_the_leaders_grant_and_acquires_nothing() {
     gone_everywhere(&servers, &key()).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(holders(&servers).await, vec![None; 3], "nothing is acquired without leadership");
-    term.send_replace(Some(Instant::now() + Duration::from_secs(3600)));
+    terms.lead_until(Instant::now() + Duration::from_secs(3600));
     follower.until_held(&lock).await;
+}
+
+#[tokio::test]
+async fn a_follower_gives_no_master_the_key_and_a_leader_does() {
+    let servers = Server::start_armed(3).await;
+    let (engine, lock, mut process) = (engine(&servers), subject("lock", 1), Process::leading());
+    process.keeper.assign(&lock, target(&engine), hold(&lock, TTL, None));
+    let owner = process.until_held(&lock).await;
+    held_everywhere(&servers, &key(), &owner).await;
+    let options = LeaseOptions::new(identity("job", &lock.uid), TTL);
+    process.keeper.assign(&lock, target(&engine), Assignment::Follow { options, owner: owner.clone() });
+    // It has taken the assignment up when it shows the lease again after a renewal.
+    let renewals = |state: &State| match state {
+        State::Held { grant, .. } => grant.renewals,
+        _ => 0,
+    };
+    let wait_for = async |process: &Process, more: u64| {
+        let before = process.keeper.state(&lock.uid).as_ref().map_or(0, renewals);
+        eventually("renewals", async || {
+            let state = process.keeper.state(&lock.uid)?;
+            (renewals(&state) >= before + more).then_some(())
+        })
+        .await;
+    };
+    wait_for(&process, 1).await;
+    delete_everywhere(&servers[..1], &key()).await;
+    wait_for(&process, 2).await;
+    gone_everywhere(&servers[..1], &key()).await;
+    process.keeper.assign(&lock, target(&engine), hold(&lock, TTL, None));
+    held_everywhere(&servers, &key(), &owner).await;
+}
+
+#[tokio::test]
+async fn what_another_leader_granted_between_two_terms_is_followed_and_adopted_and_not_lost() {
+    let servers = Server::start_armed(3).await;
+    let (engine, lock) = (engine(&servers), subject("lock", 1));
+    let (mut process, mut other) = (Process::leading(), Process::leading());
+    process.keeper.assign(&lock, target(&engine), hold(&lock, TTL, None));
+    let first = process.until_held(&lock).await;
+
+    // Another leads, and grants it anew.
+    let (key, options) = (key(), LeaseOptions::new(identity("job", &lock.uid), TTL));
+    assert_eq!(engine.client().release(&key, &first).await, Released::Freed);
+    other.keeper.assign(&lock, target(&engine), hold(&lock, TTL, None));
+    let second = other.until_held(&lock).await;
+    assert!(second.token() > first.token());
+    let follow = |owner: &Owner| Assignment::Follow { options: options.clone(), owner: owner.clone() };
+    process.keeper.assign(&lock, target(&engine), follow(&second));
+    let is_second = |state: &State| matches!(state, State::Held { owner, .. } if *owner == second);
+    process.until(&lock, is_second).await;
+
+    // It grants it once more, and this process leads before it has followed that.
+    assert_eq!(other.keeper.release(&lock.uid, None).await, Some(Ending::Released(Released::Freed)));
+    other.keeper.assign(&lock, target(&engine), hold(&lock, TTL, None));
+    let third = other.until_held(&lock).await;
+    other.keeper.abandon_all().await;
+    process.sent_events();
+    let next_term = Assignment::Hold {
+        term: 2,
+        options: options.clone().renewal(Renewal::Every(TTL / 3)),
+        adopt: Some(third.clone()),
+    };
+    process.keeper.assign(&lock, target(&engine), next_term);
+    process.until(&lock, |state| matches!(state, State::Held { owner, .. } if *owner == third)).await;
+    tokio::time::sleep(TTL + TTL / 2).await;
+    held_everywhere(&servers, &key, &third).await;
+    assert_eq!(process.sent_events(), [], "neither lost nor acquired again");
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use kube::client::Body;
 use tower_test::mock::{self, Handle};
 
 use super::*;
+use crate::operator::leadership::Terms;
 
 fn status(code: u16, reason: &str, more: &serde_json::Value) -> Error {
     let mut body = json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": ""});
@@ -56,7 +57,7 @@ async fn a_request_without_an_answer_times_out() {
 
 #[tokio::test]
 async fn nothing_is_written_without_leadership() {
-    let (api, mut handle) = api_server(Leadership::new(tokio::sync::watch::channel(None).1));
+    let (api, mut handle) = api_server(Terms::new().1);
     let object = ConfigMap::default();
     let mut failed = vec![api.create(&object).await.map(drop), api.apply(&object).await.map(drop)];
     failed.push(api.delete::<ConfigMap>("shop", "a", "uid").await);

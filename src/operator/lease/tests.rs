@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use futures::StreamExt as _;
 use http::{Method, Request, Response, StatusCode};
 use kube::client::Body;
 use kube::core::Status;
@@ -79,11 +80,34 @@ struct Process {
 }
 
 fn start(server: &Server, identity: &str, meet: Option<Arc<Barrier>>) -> Process {
-    let (candidate, leadership) =
-        LeaseCandidate::new(client(server, meet), "redlock", "redlock-operator", identity.to_owned());
+    let (mut candidate, leadership) = candidate(client(server, meet), identity, Reach::default());
     let stop = CancellationToken::new();
-    let task = tokio::spawn(candidate.run(stop.clone(), stop.clone()));
+    let stopped = stop.clone();
+    let task = tokio::spawn(async move { candidate.run_one_term(&stopped, &stopped).await });
     Process { leadership, task, stop }
+}
+
+/// A process that goes on when its term ends.
+fn start_for_good(server: &Server, identity: &str) -> Leadership {
+    start_that_reaches(server, identity, &Reach::default())
+}
+
+/// The same, that reaches masters as `reach` says.
+fn start_that_reaches(server: &Server, identity: &str, reach: &Reach) -> Leadership {
+    let (candidate, leadership) = candidate(client(server, None), identity, reach.clone());
+    tokio::spawn(candidate.run(CancellationToken::new(), CancellationToken::new()));
+    leadership
+}
+
+fn candidate(client: Client, identity: &str, reach: Reach) -> (LeaseCandidate, Leadership) {
+    LeaseCandidate::new(client, "redlock", "redlock-operator", identity.to_owned(), reach)
+}
+
+/// Waits until `leadership` is gained or lost, which must take less than an hour.
+async fn changes_to(leadership: &Leadership, leads: bool) {
+    let mut changes = Box::pin(leadership.changes());
+    let reached = async { while leadership.is_leader() != leads && changes.next().await.is_some() {} };
+    tokio::time::timeout(Duration::from_secs(3600), reached).await.expect("a change within the hour");
 }
 
 fn recorded_holder(server: &Server) -> String {
@@ -172,16 +196,58 @@ async fn a_slow_api_server_takes_nobodys_lead() {
 #[tokio::test(start_paused = true)]
 async fn a_process_that_is_being_stopped_takes_no_lead() {
     let server = Server::default();
-    let (candidate, leadership) =
-        LeaseCandidate::new(client(&server, None), "redlock", "redlock-operator", "a".to_owned());
+    let (candidate, leadership) = candidate(client(&server, None), "a", Reach::default());
     let (drain, release) = (CancellationToken::new(), CancellationToken::new());
     drain.cancel();
     let task = tokio::spawn(candidate.run(drain, release.clone()));
     sleep(DURATION).await;
     assert!(!leadership.is_leader());
     release.cancel();
-    assert_eq!(task.await.unwrap(), Ok(()));
+    task.await.unwrap();
     assert_eq!(server.lock().unwrap().writes, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_cannot_renew_goes_on_as_a_follower_and_leads_again_in_another_term() {
+    let server = Server::default();
+    let a = start_for_good(&server, "a");
+    a.wait_until_leader().await;
+    assert_eq!(a.term(), 1);
+    let bound = a.clone();
+    let writes = server.lock().unwrap().writes;
+    server.lock().unwrap().hangs = true;
+    changes_to(&a, false).await;
+    sleep(20 * DURATION).await;
+    assert!(!a.is_leader());
+    assert_eq!(server.lock().unwrap().writes, writes, "frozen, it took nothing");
+    server.lock().unwrap().hangs = false;
+    let since = Instant::now();
+    changes_to(&a, true).await;
+    assert!(since.elapsed() <= REQUEST_TIMEOUT + RETRY + JITTER, "{:?}", since.elapsed());
+    assert_eq!((a.term(), bound.term()), (2, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_slept_while_another_led_follows_that_and_leads_again_only_after_it() {
+    let server = Server::default();
+    let a = start_for_good(&server, "a");
+    a.wait_until_leader().await;
+    // While it sleeps, another takes the record.
+    {
+        let mut server = server.lock().unwrap();
+        let mut lease = record("b", 15, 0);
+        lease.metadata.resource_version = Some("99".to_owned());
+        (server.lease, server.version) = (Some(lease), 99);
+    }
+    advance(DURATION).await;
+    sleep(RETRY).await;
+    assert!(!a.is_leader());
+    assert_eq!(recorded_holder(&server), "b");
+    let since = Instant::now();
+    changes_to(&a, true).await;
+    // Another's record has expired when it was not seen to change for its duration.
+    assert!(since.elapsed() + RETRY + JITTER >= DURATION, "{:?}", since.elapsed());
+    assert_eq!(recorded_holder(&server), "a");
 }
 
 #[tokio::test(start_paused = true)]
@@ -246,4 +312,52 @@ async fn a_stopped_leader_gives_its_lease_back() {
     b.leadership.wait_until_leader().await;
     assert!(since.elapsed() <= RETRY + JITTER);
     assert_eq!(recorded_holder(&server), "b");
+}
+
+/// Says each second which of both reaches masters, for so long.
+async fn reach_for(seconds: u32, reaches: [(&Reach, usize); 2]) {
+    for _ in 0..seconds {
+        for (reach, answered) in reaches {
+            reach.note(2, answered);
+        }
+        sleep(Duration::from_secs(1)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_reaches_no_master_gives_the_lease_to_one_that_does() {
+    let (server, of_a, of_b) = (Server::default(), Reach::default(), Reach::default());
+    let a = start_that_reaches(&server, "a", &of_a);
+    a.wait_until_leader().await;
+    let b = start_that_reaches(&server, "b", &of_b);
+    reach_for(20, [(&of_a, 1), (&of_b, 1)]).await;
+    assert!(a.is_leader(), "both reach them");
+    let since = Instant::now();
+    let leads = async {
+        b.wait_until_leader().await;
+        assert!(!a.is_leader(), "never both");
+        since.elapsed()
+    };
+    let cut = reach_for(20, [(&of_a, 0), (&of_b, 1)]);
+    let (took, ()) = futures::join!(leads, cut);
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    assert!(!a.is_leader() && b.is_leader());
+    assert_eq!(recorded_holder(&server), "b");
+    reach_for(60, [(&of_a, 1), (&of_b, 1)]).await;
+    assert!(b.is_leader(), "it does not go back without need");
+    let annotations = server.lock().unwrap().lease.as_ref().unwrap().metadata.annotations.clone();
+    assert_eq!(annotations.unwrap_or_default(), [].into(), "no question is left");
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_nobody_reaches_a_master_the_lease_stays() {
+    let (server, of_a, of_b) = (Server::default(), Reach::default(), Reach::default());
+    let a = start_that_reaches(&server, "a", &of_a);
+    a.wait_until_leader().await;
+    let b = start_that_reaches(&server, "b", &of_b);
+    reach_for(60, [(&of_a, 0), (&of_b, 0)]).await;
+    assert!(a.is_leader() && !b.is_leader());
+    reach_for(20, [(&of_a, 1), (&of_b, 0)]).await;
+    assert!(a.is_leader());
+    assert_eq!((a.term(), b.term()), (1, 0), "its term did not end meanwhile");
 }

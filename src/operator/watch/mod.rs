@@ -2,10 +2,15 @@
 //!
 //! # Layout
 //! - [`Watch`]: the objects of a kind, as the API server last showed them, and what changes
+//! - [`merge`]: the watches of several namespaces as one
+//! - [`pulse`]: whether each watch is alive, by what the transport sees of it
 //! - [`locks`]: which locks are on a cluster, which namespaces use it: looked up, not searched for
 
 pub(crate) mod locks;
+mod merge;
+pub(crate) mod pulse;
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Debug};
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,14 +22,16 @@ use kube::core::{DeserializeGuard, PartialObjectMeta};
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{self, Lookup, ObjectRef, Store};
 use kube::runtime::{WatchStreamExt as _, watcher};
-use kube::{Api, Resource, ResourceExt as _};
+use kube::{Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use super::error_chain;
 use super::metrics::Metrics;
+use super::scope::Source;
 use crate::api::{DistributedLock, RedisLockCluster};
 use locks::LockIndex;
+use merge::Merge;
 
 /// A kind that is watched. An object that cannot be read (its definition is another version's) does not hide the others.
 pub(crate) type Guarded<K> = DeserializeGuard<K>;
@@ -213,16 +220,26 @@ where
     K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
     K::DynamicType: Default + Eq + Hash + Clone + Send + Sync,
 {
-    /// Watches the kind for ever. Errors are counted and logged, and the watch goes on after a pause.
-    pub(crate) async fn run(mut self, client: kube::Client, metrics: Metrics) {
+    /// Watches the kind in these `namespaces` (none: in all, by one source) for ever. Errors are counted and logged, and the watch goes
+    /// on after a pause.
+    pub(crate) async fn run(mut self, sources: Vec<Source<K>>, namespaces: &BTreeSet<String>, metrics: Metrics) {
         let kind = K::kind(&K::DynamicType::default()).into_owned();
-        let config = super::watch_config();
-        // Which manager owns which field is half of an object, and nobody here reads it.
-        let events = watcher(Api::<K>::all(client), config).default_backoff();
-        let mut events = std::pin::pin!(events.modify(|object| object.managed_fields_mut().clear()));
-        while let Some(event) = events.next().await {
+        let mut merge = Merge::new(namespaces.iter().cloned());
+        let watch = |(index, (api, config)): (usize, Source<K>)| {
+            // Which manager owns which field is half of an object, and nobody here reads it.
+            let events = watcher(api, config).default_backoff().modify(|object| object.managed_fields_mut().clear());
+            events.map(move |event| (index, event)).boxed()
+        };
+        let mut events = futures::stream::select_all(sources.into_iter().enumerate().map(watch));
+        while let Some((index, event)) = events.next().await {
             match event {
-                Ok(event) => self.take(event),
+                Ok(event) if namespaces.is_empty() => self.take(event),
+                Ok(event) => {
+                    let store = self.writer.as_reader();
+                    for event in merge.take(index, event, || store.state()) {
+                        self.take(event);
+                    }
+                }
                 Err(error) => {
                     metrics.watch_failed(&kind);
                     tracing::warn!(kind, error = error_chain(&error), "a watch failed");

@@ -10,7 +10,7 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 use tokio::sync::OnceCell;
 
-use super::{LABEL, PATIENCE, client, existing_cluster, output, wait};
+use super::{LABEL, PATIENCE, client, existing_cluster, kubectl, output, wait};
 
 /// Namespace of the operator.
 pub const NAMESPACE: &str = "redlock-system";
@@ -108,6 +108,28 @@ pub async fn wait_until_one_leads() {
         }
         assert!(tokio::time::Instant::now() < deadline, "no operator leads after {PATIENCE:?}");
     }
+}
+
+/// The pod that leads, by the Lease.
+pub async fn leader() -> Pod {
+    wait_until_one_leads().await;
+    let leases: Api<Lease> = Api::namespaced(client().await, NAMESPACE);
+    let lease = leases.get(LEASE).await.expect("the Lease");
+    let holder = lease.spec.and_then(|spec| spec.holder_identity).unwrap_or_default();
+    let is_it = |pod: &Pod| pod.uid().is_some_and(|uid| holder.contains(&uid));
+    operator_pods().await.into_iter().find(is_it).expect("a pod leads")
+}
+
+/// Waits until all of the operator's pods are ready.
+pub async fn wait_until_ready() {
+    let (deployment, timeout) = (format!("deployment/{RELEASE}"), format!("--timeout={}s", PATIENCE.as_secs()));
+    kubectl(&["-n", NAMESPACE, "rollout", "status", &deployment, &timeout]).await.expect("ready operators");
+}
+
+/// A replica's metrics.
+pub async fn metrics_of(pod: &Pod) -> Result<String, String> {
+    kubectl(&["get", "--raw", &format!("/api/v1/namespaces/{NAMESPACE}/pods/{}:8080/proxy/metrics", pod.name_any())])
+        .await
 }
 
 /// Sets the number of operator pods, and waits until there are as many.

@@ -14,6 +14,25 @@ pub struct Frozen {
     number: String,
 }
 
+/// The API server, which stands still until this value is dropped.
+pub struct FrozenApiServer {
+    pid: String,
+}
+
+/// Stops the API server of the local cluster. Connections to it stay open, and nothing is answered.
+pub async fn freeze_api_server() -> FrozenApiServer {
+    let pid = process_by("kube-apiserver", |read| read("environ").contains("KUBE_DEV_OWNER=")).expect("an API server");
+    output("kill", &["-STOP", &pid]).await.expect("a process of this machine");
+    FrozenApiServer { pid }
+}
+
+impl Drop for FrozenApiServer {
+    fn drop(&mut self) {
+        // Also after a panic: everything else needs it.
+        let _ = std::process::Command::new("kill").args(["-CONT", &self.pid]).output();
+    }
+}
+
 /// Sends SIGKILL to the Redis server of a pod, as the kernel does where memory is short.
 pub async fn kill_server(pod: &Pod) {
     let uid = pod.uid().expect("a pod has a UID");
@@ -38,10 +57,15 @@ fn server(uid: &str) -> Option<String> {
 
 /// A process of a pod, by its control group.
 fn process(uid: &str, name: &str) -> Option<String> {
+    process_by(name, |read| read("cgroup").contains(&format!("pod{uid}")))
+}
+
+/// A process of this name, by what `is_it` reads in its folder.
+fn process_by(name: &str, is_it: impl Fn(&dyn Fn(&str) -> String) -> bool) -> Option<String> {
     let processes = fs::read_dir("/proc").expect("processes").filter_map(Result::ok);
     processes.map(|process| process.path()).find_map(|process| {
         let read = |file: &str| fs::read_to_string(process.join(file)).unwrap_or_default();
-        let is_it = read("comm").trim() == name && read("cgroup").contains(&format!("pod{uid}"));
+        let is_it = read("comm").trim() == name && is_it(&read);
         is_it.then(|| process.file_name()?.to_str().map(str::to_owned)).flatten()
     })
 }
