@@ -12,7 +12,7 @@ use super::rules;
 /// Default of `lease.ttl`.
 pub const DEFAULT_TTL: StdDuration = StdDuration::from_secs(30);
 
-/// A named lock. With `spec.holder` the operator acquires and renews it; without, `status` shows which pod holds it.
+/// A named lock. With `spec.holder` the operator acquires and renews it; with `spec.observe` pods do, and `status` shows which.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "redlock.dev",
@@ -37,6 +37,9 @@ pub const DEFAULT_TTL: StdDuration = StdDuration::from_secs(30);
 #[x_kube(validation = Rule::new("has(self.holder) == has(oldSelf.holder)")
     .message("holder cannot be added or removed: whether the operator or pods hold the lock is decided when it is created")
     .field_path(".holder"))]
+#[x_kube(validation = Rule::new("[has(self.holder), has(self.observe)].filter(is_set, is_set).size() == 1")
+    .message("exactly one of holder and observe is required: holder, and the operator holds the lock in that name; or observe: {}, and pods \
+              hold it themselves"))]
 #[x_kube(validation = Rule::new("has(self.key) == has(oldSelf.key)")
     .message("key cannot be added or removed later: create another DistributedLock")
     .field_path(".key"))]
@@ -59,15 +62,18 @@ pub struct DistributedLockSpec {
         .message("key cannot be changed: create another DistributedLock"))]
     pub key: Option<String>,
 
-    /// The holder for which the operator acquires and renews the lock, such as `job/nightly-report`. Absent: pods hold the
-    /// lock themselves (leader election), and status shows which. Cannot be changed.
+    /// The holder for which the operator acquires and renews the lock, such as `job/nightly-report`. Another holder gets the
+    /// lock with another fencing token: the lock is released, and acquired in the new name. Exactly one of `holder` and
+    /// `observe` is required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128))]
     #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9]([A-Za-z0-9._:/-]*[A-Za-z0-9])?$')")
         .message("holder may have letters, digits and . _ : / - and must begin and end with a letter or digit"))]
-    #[x_kube(validation = Rule::new("self == oldSelf")
-        .message("holder cannot be changed: the next holder creates a DistributedLock of its own with the same key"))]
     pub holder: Option<String>,
+
+    /// `{}`: pods hold the lock themselves (leader election), and status shows which.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observe: Option<ObserveSpec>,
 
     /// How long a grant lasts, and how it is renewed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -91,6 +97,10 @@ pub struct ClusterRef {
         "clusterRef.namespace must be the name of a namespace: lower-case letters, digits and -"))]
     pub namespace: Option<String>,
 }
+
+/// A lock that pods hold themselves. It has no fields.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObserveSpec {}
 
 /// `ttl` in a rule, with its default.
 const TTL: &str = "(has(self.ttl) ? self.ttl : '30s')";
@@ -170,11 +180,11 @@ pub struct DistributedLockStatus {
 /// Summary of a lock.
 #[derive(schemars::JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LockPhase {
-    /// Not tried yet; or, without `spec.holder`, held by nobody.
+    /// Not tried yet; or, with `spec.observe`, held by nobody.
     Pending,
     /// Another holds the key, or no majority of masters answers. Retried until granted.
     Waiting,
-    /// Held by this resource, or, without `spec.holder`, by the pod in `status.holder`.
+    /// Held by this resource, or, with `spec.observe`, by the pod in `status.holder`.
     Held,
     /// The lease was lost; the lock is being acquired again.
     Lost,

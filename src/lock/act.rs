@@ -76,7 +76,12 @@ impl Reconciler {
                 self.report_end(snapshot, ending, false);
                 Ok(Outcome::Obstructed(obstacle))
             }
-            Plan::Hold { key, options, adopt, obstacle } => {
+            Plan::Hold { key, options, adopt, former, obstacle } => {
+                if let Some(owner) = former {
+                    // Released before the new holder contends: its grant is a new one, with a larger token.
+                    let ending = self.release(snapshot, Some((key.clone(), owner))).await?;
+                    self.report_end(snapshot, ending, true);
+                }
                 let term = self.ctx.leadership.term();
                 self.assign(snapshot, key, Assignment::Hold { term, options, adopt }, obstacle).await
             }

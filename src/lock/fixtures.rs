@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::{DeserializeGuard, PartialObjectMetaExt as _};
 
 use crate::api::cluster::{AllowedNamespaces, NamespacesFrom};
-use crate::api::lock::{ClusterRef, LockPhase};
+use crate::api::lock::{ClusterRef, LockPhase, ObserveSpec};
 use crate::api::{
     DistributedLock, DistributedLockSpec, DistributedLockStatus, RedisLockCluster, RedisLockClusterSpec,
     WatchedCluster, WatchedLock,
@@ -24,6 +24,7 @@ pub(crate) fn lock() -> DistributedLock {
         cluster_ref: ClusterRef { name: "quintet".to_owned(), namespace: Some("locks".to_owned()) },
         key: None,
         holder: Some("job/night".to_owned()),
+        observe: None,
         lease: None,
     };
     let metadata = ObjectMeta {
@@ -60,7 +61,7 @@ pub(crate) fn namespace() -> WatchedNamespace {
 /// A lock that pods hold.
 pub(crate) fn observed_lock() -> DistributedLock {
     let mut lock = lock();
-    lock.spec.holder = None;
+    (lock.spec.holder, lock.spec.observe) = (None, Some(ObserveSpec {}));
     lock
 }
 

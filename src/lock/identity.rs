@@ -38,16 +38,25 @@ pub(crate) fn identity(holder: &str, uid: &str) -> String {
     format!("{holder}/{uid}")
 }
 
-/// The grant that `status` records for this resource, so that another process can adopt it.
+/// The grant that `status` records for this resource, so that another process can adopt or release it. Its holder may be an
+/// earlier one: see [`is_of_holder`].
 ///
-/// Only phase `Held` counts: in another phase `status.holder` may be another resource's holder of the same name.
+/// Only phase `Held` counts: in another phase `status.owner` may be another resource's.
 pub(crate) fn recorded_owner(lock: &DistributedLock) -> Option<Owner> {
-    let status = lock.status.as_ref()?;
-    let (holder, uid) = (lock.spec.holder.as_deref()?, lock.metadata.uid.as_deref()?);
-    if status.phase != Some(LockPhase::Held) || status.holder.as_deref() != Some(holder) {
+    let (status, uid) = (lock.status.as_ref()?, lock.metadata.uid.as_deref()?);
+    if status.phase != Some(LockPhase::Held) {
         return None;
     }
-    status.owner.as_deref()?.parse::<Owner>().ok().filter(|owner| owner.identity() == identity(holder, uid))
+    let is_own = |owner: &Owner| owner.identity().rsplit_once('/').is_some_and(|(_, of)| of == uid);
+    status.owner.as_deref()?.parse::<Owner>().ok().filter(is_own)
+}
+
+/// Whether `owner` is the holder that the spec of `lock` names now.
+pub(crate) fn is_of_holder(lock: &DistributedLock, owner: &Owner) -> bool {
+    match (lock.spec.holder.as_deref(), lock.metadata.uid.as_deref()) {
+        (Some(holder), Some(uid)) => owner.identity() == identity(holder, uid),
+        _ => false,
+    }
 }
 
 /// The token as a number of the API.
@@ -110,9 +119,19 @@ mod tests {
             recorded_owner(&lock)
         };
         assert_eq!(change(|s| s.phase = Some(LockPhase::Waiting)), None, "another resource of the same holder has it");
-        assert_eq!(change(|s| s.holder = Some("other".to_owned())), None);
         assert_eq!(change(|s| s.owner = None), None);
         assert_eq!(change(|s| s.owner = Some("job/night@17.0000000000000001".to_owned())), None, "another identity");
         assert_eq!(change(|s| s.owner = Some("6f1c2a".to_owned())), None, "another library");
+    }
+
+    #[test]
+    fn a_grant_of_an_earlier_holder_is_known_as_such() {
+        let mut lock = fixtures::lock();
+        lock.status = Some(fixtures::held_status(17));
+        let owner = recorded_owner(&lock).unwrap();
+        assert!(is_of_holder(&lock, &owner));
+        lock.spec.holder = Some("job/morning".to_owned());
+        assert_eq!(recorded_owner(&lock).as_ref(), Some(&owner), "it has to be released");
+        assert!(!is_of_holder(&lock, &owner));
     }
 }

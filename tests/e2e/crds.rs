@@ -43,15 +43,15 @@ async fn valid_objects_are_accepted_and_listed_with_their_columns() {
             create(env, "RedisLockCluster", "good", &spec).await.unwrap_or_else(|e| panic!("{spec}: {e}"));
         }
         for spec in [
-            json!({"clusterRef": {"name": "main"}}),
-            json!({"clusterRef": {"name": "main", "namespace": "locks"}, "key": "reports/nightly_1.0-a"}),
+            json!({"clusterRef": {"name": "main"}, "observe": {}}),
+            json!({"clusterRef": {"name": "main", "namespace": "locks"}, "key": "reports/nightly_1.0-a", "observe": {}}),
             json!({"clusterRef": {"name": "main"}, "holder": "job/nightly:report_1", "lease": {"ttl": "1s"}}),
             json!({"clusterRef": {"name": "main"}, "holder": "a", "lease": {"ttl": "24h", "renewEvery": "12h"}}),
             json!({"clusterRef": {"name": "main"}, "holder": "a", "lease": {"renewEvery": "300ms"}}),
         ] {
             create(env, "DistributedLock", "good", &spec).await.unwrap_or_else(|e| panic!("{spec}: {e}"));
         }
-        let stored: DistributedLock = objects::object(env, "DistributedLock", "listed", &json!({"clusterRef": {"name": "none"}}));
+        let stored: DistributedLock = objects::object(env, "DistributedLock", "listed", &json!({"clusterRef": {"name": "none"}, "observe": {}}));
         env.api().create(&PostParams::default(), &stored).await.unwrap();
         let table = kubectl(&["-n", &env.namespace, "get", "dlock", "-o", "wide"]).await.unwrap();
         for column in ["PHASE", "HOLDER", "TOKEN", "VOTES", "VALID UNTIL", "CLUSTER", "AGE"] {
@@ -114,7 +114,7 @@ async fn each_rule_refuses_an_invalid_object_with_a_message_that_says_what_to_do
 
         let lock = |more: Value| merged(json!({"clusterRef": {"name": "main"}}), more);
         let held = |lease: Value| lock(json!({"holder": "a", "lease": lease}));
-        let locks: [Wrong; 15] = [
+        let locks: [Wrong; 18] = [
             (lock(json!({"clusterRef": {"name": ""}})), "spec.clusterRef.name in body should be at least 1 chars long"),
             (json!({"holder": "a"}), "spec.clusterRef: Required value"),
             (lock(json!({"key": "-a"})), "key may have letters, digits and . _ / - and must begin and end with"),
@@ -127,7 +127,10 @@ async fn each_rule_refuses_an_invalid_object_with_a_message_that_says_what_to_do
             (held(json!({"ttl": "24h", "renewEvery": "100ms"})), "renewEvery must be at least a hundredth of ttl"),
             (held(json!({"renewEvery": "1500000h"})), "renewEvery must be a duration of at least 100ms, such as 10s"),
             (held(json!({"ttl": "1d"})), "ttl must be a duration from 1s to 24h, such as 30s"),
-            (lock(json!({"lease": {"ttl": "9s"}})), "lease is allowed only with holder"),
+            (lock(json!({})), "exactly one of holder and observe is required"),
+            (lock(json!({"holdr": "a"})), "exactly one of holder and observe is required"),
+            (lock(json!({"holder": "a", "observe": {}})), "exactly one of holder and observe is required"),
+            (lock(json!({"observe": {}, "lease": {"ttl": "9s"}})), "lease is allowed only with holder"),
             (json!({"clusterRef": {"name": "../../etc"}}), "clusterRef.name must be the name of a RedisLockCluster"),
             (json!({"clusterRef": {"name": "main", "namespace": "a b"}}), "clusterRef.namespace must be the name of a namespace"),
         ];
@@ -158,17 +161,19 @@ async fn an_immutable_field_says_what_to_do_instead() {
         env.api().create(&PostParams::default(), &stored).await.unwrap();
         let other =
             "clusterRef cannot be changed, nor can its namespace be added or removed: create another DistributedLock";
-        let next = "holder cannot be changed: the next holder creates a DistributedLock of its own with the same key";
         for (patch, text) in [
             (json!({"clusterRef": {"name": "other"}}), other),
             (json!({"key": "b"}), "key cannot be changed: create another DistributedLock"),
             (json!({"key": null}), "key cannot be added or removed later: create another DistributedLock"),
-            (json!({"holder": "c"}), next),
-            (json!({"holder": null}), "holder cannot be added or removed: whether the operator or pods hold the lock"),
+            (
+                json!({"holder": null, "observe": {}}),
+                "holder cannot be added or removed: whether the operator or pods hold the lock",
+            ),
         ] {
             refused(change(env, "DistributedLock", "stored", patch).await, text);
         }
         change(env, "DistributedLock", "stored", json!({"lease": {"ttl": "9s"}})).await.expect("ttl may change");
+        change(env, "DistributedLock", "stored", json!({"holder": "c"})).await.expect("holder may change");
         wait::until(&env.api::<RedisLockCluster>(), "main", "there still", |_| true).await;
     })
     .await;

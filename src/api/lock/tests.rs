@@ -2,13 +2,22 @@
 
 use super::*;
 
-/// A lock with this spec (YAML) besides its `clusterRef`.
+/// A lock with this spec (YAML) besides its `clusterRef`. Without `holder` it is observed.
 fn lock(spec: &str) -> DistributedLock {
+    let mut spec = exactly(spec);
+    if spec.get("holder").is_none() && spec.get("observe").is_none() {
+        spec["observe"] = serde_json::json!({});
+    }
+    DistributedLock::new("nightly", serde_json::from_value(spec).unwrap())
+}
+
+/// This spec (YAML), and a `clusterRef`.
+fn exactly(spec: &str) -> serde_json::Value {
     let mut spec: serde_json::Value = serde_yaml::from_str(spec).unwrap();
     if spec.get("clusterRef").is_none() {
         spec["clusterRef"] = serde_json::json!({"name": "main"});
     }
-    DistributedLock::new("nightly", serde_json::from_value(spec).unwrap())
+    spec
 }
 
 fn admitted(spec: &str) {
@@ -88,6 +97,25 @@ fn renewals_are_not_too_often_and_one_of_them_may_fail() {
 }
 
 #[test]
+fn either_the_operator_or_pods_hold_the_lock() {
+    for (spec, is_admitted) in
+        [("{holder: a}", true), ("{observe: {}}", true), ("{}", false), ("{holder: a, observe: {}}", false)]
+    {
+        let lock = DistributedLock::new("nightly", serde_json::from_value(exactly(spec)).unwrap());
+        let answer = lock.validate_cel().map_err(|e| e.to_string());
+        assert_eq!(answer.is_ok(), is_admitted, "{spec}: {answer:?}");
+        if let Err(message) = answer {
+            assert!(message.contains("exactly one of holder and observe is required"), "{spec}: {message}");
+        }
+    }
+}
+
+#[test]
+fn the_holder_may_change() {
+    change_admitted("{holder: a}", "{holder: b}");
+}
+
+#[test]
 fn a_lease_needs_a_holder() {
     refused("{lease: {ttl: 10s}}", "lease is allowed only with holder");
 }
@@ -115,7 +143,6 @@ fn what_makes_the_lock_this_lock_cannot_change() {
     change_refused("{key: a}", "{key: b}", "key cannot be changed: create another DistributedLock");
     change_refused("{key: a}", "{}", "key cannot be added or removed later: create another DistributedLock");
     change_refused("{}", "{key: a}", "key cannot be added or removed later");
-    change_refused("{holder: a}", "{holder: b}", "holder cannot be changed: the next holder creates a DistributedLock");
     change_refused("{holder: a}", "{}", "holder cannot be added or removed: whether the operator or pods hold");
     change_refused("{}", "{holder: a}", "holder cannot be added or removed");
 }

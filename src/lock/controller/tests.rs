@@ -209,6 +209,20 @@ async fn a_lock_is_shown_as_not_held_before_it_is_released_and_nothing_else_hold
 }
 
 #[tokio::test]
+async fn a_changed_holder_is_shown_as_not_held_before_it_is_released() {
+    let bench = Bench::leading(Some(with_masters(1)), vec![(format!("GET {AUTH}"), auth())]);
+    let mut lock = fixtures::lock();
+    lock.status = Some(fixtures::held_status(17));
+    lock.spec.holder = Some("job/morning".to_owned());
+    bench.reconcile(&lock).await.unwrap();
+    let writes: Vec<_> = bench.asked().into_iter().filter(|(asked, _)| !asked.starts_with("GET ")).collect();
+    let (request, status) = &writes[0];
+    assert_eq!((request.as_str(), reason(status, "Held").as_str()), (&*format!("PATCH {STATUS}"), "False Released"));
+    assert!(status["status"]["holder"].is_null() && status["status"]["owner"].is_null(), "{status}");
+    assert_eq!(writes[1].0, format!("PATCH {LOCK}"), "then it is assigned anew");
+}
+
+#[tokio::test]
 async fn an_object_that_is_gone_needs_no_finalizer_removed() {
     let bench = Bench::leading(None, vec![(format!("PATCH {LOCK}"), refusal(StatusCode::NOT_FOUND))]);
     assert_eq!(bench.reconcile(&deleted(fixtures::lock())).await.unwrap(), Action::await_change());

@@ -6,7 +6,7 @@ use kube::{Resource as _, ResourceExt as _};
 use redlock_engine::{LeaseOptions, LockKey, Owner, Renewal};
 
 use super::connections::Unconnected;
-use super::identity::{identity, recorded_owner};
+use super::identity::{identity, is_of_holder, recorded_owner};
 use super::keeper::state::State;
 use super::look_up::Snapshot;
 use crate::api::{DistributedLock, RedisLockCluster};
@@ -79,6 +79,8 @@ pub(crate) enum Plan {
         options: LeaseOptions,
         /// A grant to adopt.
         adopt: Option<Owner>,
+        /// A grant to an earlier holder of this lock, to be released before.
+        former: Option<Owner>,
         /// What is wrong with the spec although the lock is kept.
         obstacle: Option<Obstacle>,
     },
@@ -181,7 +183,12 @@ fn decide_as_leader(snapshot: &Snapshot, lock: &DistributedLock) -> Plan {
         Some(true) => {}
     }
     let too_long = too_long(cluster, lock);
-    let is_held = snapshot.state.as_ref().map_or(recorded.is_some(), State::is_held);
+    let granted = match &snapshot.state {
+        Some(State::Held { owner, .. }) => Some(owner),
+        Some(_) => None,
+        None => recorded.as_ref(),
+    };
+    let is_held = granted.is_some_and(|owner| is_of_holder(lock, owner));
     if let (Some(obstacle), false) = (&too_long, is_held) {
         return refuse(obstacle.clone());
     }
@@ -191,20 +198,34 @@ fn decide_as_leader(snapshot: &Snapshot, lock: &DistributedLock) -> Plan {
     match options_of(cluster, lock) {
         // An invalid edit of the spec does not take a held lock away: it is kept on the longest terms that the cluster
         // allows.
-        Some(options) => Plan::Hold { key, options, adopt: recorded, obstacle: too_long },
+        Some(options) => {
+            let adopt = recorded.filter(|owner| is_of_holder(lock, owner));
+            Plan::Hold { key, options, adopt, former: former(snapshot, lock), obstacle: too_long }
+        }
         None => Plan::Observe { key },
     }
+}
+
+/// The grant of this lock to another holder than the spec names now. An actor that holds or contends knows it; before, status does.
+fn former(snapshot: &Snapshot, lock: &DistributedLock) -> Option<Owner> {
+    let granted = match &snapshot.state {
+        Some(State::Held { owner, .. } | State::Adopting { owner, .. }) => Some(owner.clone()),
+        None | Some(State::Starting) => recorded_owner(lock),
+        Some(State::Contending { .. } | State::Observed(_) | State::Ended(_)) => None,
+    };
+    granted.filter(|owner| !is_of_holder(lock, owner))
 }
 
 fn decide_as_follower(snapshot: &Snapshot, lock: &DistributedLock) -> Plan {
     let is_usable =
         |cluster: &&RedisLockCluster| admits(snapshot, cluster) == Some(true) && snapshot.unconnected().is_none();
-    let grant = snapshot
-        .cluster
-        .as_ref()
-        .filter(is_usable)
-        .filter(|_| !snapshot.is_too_old)
-        .and_then(|cluster| Some((key_of(lock).ok()?, options_of(cluster, lock)?, recorded_owner(lock)?)));
+    let grant = snapshot.cluster.as_ref().filter(is_usable).filter(|_| !snapshot.is_too_old).and_then(|cluster| {
+        Some((
+            key_of(lock).ok()?,
+            options_of(cluster, lock)?,
+            recorded_owner(lock).filter(|owner| is_of_holder(lock, owner))?,
+        ))
+    });
     match (grant, &snapshot.state) {
         (Some((key, options, owner)), _) => Plan::Follow { key, options, owner },
         (None, Some(_)) => Plan::Abandon,

@@ -58,12 +58,12 @@ fn deleted(mut lock: DistributedLock) -> DistributedLock {
 #[test]
 fn a_lock_with_a_holder_is_acquired_with_its_unique_identity() {
     let (lock, cluster) = (fixtures::lock(), fixtures::cluster());
-    let Plan::Hold { key, options, adopt, obstacle } = decide(&snapshot(&lock, &cluster)) else { panic!() };
+    let Plan::Hold { key, options, adopt, former, obstacle } = decide(&snapshot(&lock, &cluster)) else { panic!() };
     assert_eq!(key.redis_key(), "redlock:billing/nightly");
     assert_eq!(options.identity, format!("job/night/{}", fixtures::UID));
     assert_eq!(options.ttl, Duration::from_secs(30));
     assert_eq!(options.renewal, Renewal::Every(Duration::from_secs(10)));
-    assert_eq!((adopt, obstacle), (None, None));
+    assert_eq!((adopt, former, obstacle), (None, None, None));
 }
 
 #[test]
@@ -78,6 +78,33 @@ fn a_grant_that_status_records_is_adopted() {
     lock.status = Some(fixtures::held_status(17));
     let Plan::Hold { adopt, .. } = decide(&snapshot(&lock, &cluster)) else { panic!() };
     assert_eq!(adopt, Some(owner()));
+}
+
+#[test]
+fn a_grant_to_an_earlier_holder_is_released_before_the_next_one_contends() {
+    let (mut lock, cluster) = (fixtures::lock(), fixtures::cluster());
+    lock.status = Some(fixtures::held_status(17));
+    lock.spec.holder = Some("job/morning".to_owned());
+    let contending = State::Contending { lost: None, answer: None };
+    for (state, known) in [
+        (None, Some(owner())),
+        (Some(State::Starting), Some(owner())),
+        (Some(held()), Some(owner())),
+        (Some(State::Adopting { owner: owner(), trouble: None }), Some(owner())),
+        // It holds nothing, whatever an old status says.
+        (Some(contending), None),
+    ] {
+        let snapshot = Snapshot { state, ..snapshot(&lock, &cluster) };
+        let Plan::Hold { options, adopt, former, .. } = decide(&snapshot) else { panic!("{:?}", snapshot.state) };
+        assert_eq!(options.identity, format!("job/morning/{}", fixtures::UID));
+        assert_eq!((adopt, former), (None, known), "{:?}", snapshot.state);
+    }
+    let follower = |state| decide(&Snapshot { leads: false, state, ..snapshot(&lock, &cluster) });
+    assert_eq!((follower(None), follower(Some(held()))), (Plan::Nothing, Plan::Abandon), "the leader releases it");
+
+    lock.spec.lease = with_ttl(90).spec.lease;
+    let plan = decide(&Snapshot { state: Some(held()), ..snapshot(&lock, &cluster) });
+    assert!(matches!(plan, Plan::Refuse { recorded: Some((_, o)), .. } if o == owner()), "it is not the new holder's");
 }
 
 #[test]

@@ -152,6 +152,7 @@ impl Actor {
         options: &LeaseOptions,
         recorded: Option<Owner>,
     ) -> Result<(), Loss> {
+        self.release_former(target, options).await;
         let is_later = |owner: &Owner| recorded.as_ref().is_some_and(|recorded| recorded.token() > owner.token());
         // Another leader has granted it anew, between two terms of this process.
         self.carried.take_if(|carried| is_later(carried));
@@ -169,6 +170,19 @@ impl Actor {
         let result = self.adopt(target, options, &owner).await;
         self.carried = None;
         result.map(|lease| self.take_over(target, options, lease))
+    }
+
+    /// Releases a grant to another holder than `options` names. It was made between the decision for the new holder and the
+    /// assignment: what was known before is released already.
+    async fn release_former(&mut self, target: &LockTarget, options: &LeaseOptions) {
+        let is_former = |owner: &Owner| owner.identity() != options.identity;
+        if let Some(holding) = self.holding.take_if(|holding| is_former(holding.lease.owner())) {
+            self.set_held(false);
+            holding.lease.release().await;
+        }
+        if let Some(owner) = self.carried.take_if(|owner| is_former(owner)) {
+            target.engine.client().release(&target.key, &owner).await;
+        }
     }
 
     /// Tries to adopt the grant of `owner` until the masters answer, or until the grant must have ended: nobody renews it,

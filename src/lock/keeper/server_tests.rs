@@ -320,6 +320,21 @@ async fn what_another_leader_granted_between_two_terms_is_followed_and_adopted_a
 }
 
 #[tokio::test]
+async fn another_holder_gets_the_lock_with_a_larger_token_as_soon_as_the_first_is_released() {
+    let servers = Server::start_armed(3).await;
+    let (engine, lock, mut process) = (engine(&servers), subject("lock", 1), Process::leading());
+    process.keeper.assign(&lock, target(&engine), hold(&lock, Duration::from_secs(60), None));
+    let first = process.until_held(&lock).await;
+    let options = LeaseOptions::new(identity("next", &lock.uid), Duration::from_secs(60));
+    process.keeper.assign(&lock, target(&engine), Assignment::Hold { term: 1, options, adopt: None });
+    let is_next = |state: &State| matches!(state, State::Held { owner, .. } if *owner != first);
+    let (State::Held { owner: next, .. }, _) = process.until(&lock, is_next).await else { unreachable!() };
+    assert_eq!(next.identity(), identity("next", &lock.uid));
+    assert!(next.token() > first.token());
+    held_everywhere(&servers, &key(), &next).await;
+}
+
+#[tokio::test]
 async fn a_lock_of_pods_is_observed() {
     let servers = Server::start_armed(3).await;
     let (lock, mut process) = (subject("lock", 1), Process::leading());

@@ -105,6 +105,7 @@ impl State {
     }
 
     /// Whether this resource holds the lock.
+    #[cfg(test)]
     pub(crate) fn is_held(&self) -> bool {
         matches!(self, Self::Held { .. })
     }

@@ -10,7 +10,7 @@ use crate::api::condition::{CLUSTER_AVAILABLE, CONFIG_VALID, HELD, Truth, set_co
 use crate::api::lock::LockPhase;
 use crate::api::{DistributedLock, DistributedLockStatus};
 use crate::lock::decide::Obstacle;
-use crate::lock::identity::{Holder, api_token};
+use crate::lock::identity::{Holder, api_token, is_of_holder};
 use crate::lock::keeper::state::{Refusal, Sighting, State, Trouble};
 
 /// How long before its end a shown time is refreshed or removed at the latest: the write takes time.
@@ -91,6 +91,8 @@ pub(crate) fn compute(view: &View<'_>, masters: usize, times: Times, now: Now) -
     }
     let was_held = view.base.phase == Some(LockPhase::Held);
     let is_known = match (view.obstacle, view.state) {
+        // About to be released for the next holder: nothing is said of it any more.
+        (None, Some(State::Held { owner, .. })) if !is_of_holder(view.lock, owner) => false,
         // A proven lease is shown as held, whatever is wrong with the spec or the cluster.
         (_, Some(State::Held { owner, grant })) => {
             let lease = ShownLease {

@@ -107,6 +107,18 @@ fn a_grant_is_shown_with_all_that_is_known_of_it() {
 }
 
 #[test]
+fn a_grant_to_an_earlier_holder_is_not_shown_again() {
+    let now = now();
+    let state = held(17, now, 300 * MS);
+    let mut case = Case::new().after(&state, Times::Fresh, now);
+    case.lock.spec.holder = Some("job/morning".to_owned());
+    case.base = super::compute::releasing(&case.base, Some(2), now).unwrap();
+    let shown = case.show(Some(&state), Times::Fresh, now).status;
+    assert_eq!(word(&shown, HELD), ("False", "Released"));
+    assert_eq!(shown, case.base);
+}
+
+#[test]
 fn times_have_exactly_six_digits() {
     let mono = Instant::now();
     for (nanos, text) in [
