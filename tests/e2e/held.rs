@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use kube::Api;
+use kube::api::{Patch, PatchParams};
 use redlock_operator::api::DistributedLock;
+use serde_json::json;
 
 use crate::harness::objects::{self, condition, create_lock, held, owner, ready_cluster, redis_key, token};
 use crate::harness::probe::Probe;
@@ -54,6 +56,33 @@ async fn a_lock_is_held_within_seconds_and_its_status_agrees_with_the_masters() 
             assert_eq!(owned.owner, owner(&lock));
             assert!(owned.left <= TTL, "{owned:?}");
         }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_changed_holder_gets_the_lock_with_a_larger_token_after_the_former_one_has_released_it() {
+    scenario("holder-changed", async |env| {
+        let masters = ready_cluster(env, 3).await;
+        create_lock(env, "report", "report", "job/day", "4s").await;
+        let before = held(env, "report").await;
+        let probe = Probe::start(&masters, &redis_key(env, "report")).await;
+        probe.until_on_all(&owner(&before)).await;
+
+        let locks: Api<DistributedLock> = env.api();
+        let change = Patch::Merge(json!({"spec": {"holder": "job/night"}}));
+        locks.patch("report", &PatchParams::default(), &change).await.unwrap();
+        let after = wait::until(&locks, "report", "held by the next", |lock| {
+            objects::is_held(lock) && lock.status.as_ref().unwrap().holder.as_deref() == Some("job/night")
+        })
+        .await;
+        assert!(token(&after) > token(&before), "{} {}", token(&after), token(&before));
+        assert_eq!(after.status.as_ref().unwrap().transitions, Some(2));
+        probe.until_on_all(&owner(&after)).await;
+        let record = probe.finish();
+        record.assert_tokens_only_grow();
+        let seen: Vec<_> = record.majorities().into_iter().map(|(owner, _)| owner.to_string()).collect();
+        assert_eq!(seen, [owner(&before), owner(&after)]);
     })
     .await;
 }
