@@ -25,6 +25,7 @@ pub(crate) fn lock() -> DistributedLock {
         holder: Some("job/night".to_owned()),
         observe: None,
         lease: None,
+        priority: None,
     };
     let metadata = ObjectMeta {
         name: Some("nightly".to_owned()),

@@ -247,7 +247,10 @@ fn options_of(cluster: &RedisLockCluster, lock: &DistributedLock) -> Option<Leas
     let (holder, uid) = (lock.spec.holder.as_deref()?, lock.metadata.uid.as_deref()?);
     let ttl = lock.spec.ttl().min(cluster.spec.max_ttl());
     let renew_every = lock.spec.renew_every().min(ttl / 2);
-    let options = LeaseOptions::new(identity(holder, uid), ttl);
+    // Of a grant on shorter terms than the spec asks for, less is left.
+    let min_validity = lock.spec.min_validity().min(ttl / 2);
+    let options =
+        LeaseOptions::new(identity(holder, uid), ttl).min_validity(min_validity).priority(lock.spec.priority());
     // Every replica renews it, and each new process adopts it.
     Some(options.renewal(Renewal::Every(renew_every)).shared(true))
 }

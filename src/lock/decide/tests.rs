@@ -44,7 +44,7 @@ fn held() -> State {
 fn with_ttl(seconds: u64) -> DistributedLock {
     let mut lock = fixtures::lock();
     let ttl = Some(ApiDuration::from(Duration::from_secs(seconds)));
-    lock.spec.lease = Some(LeaseSpec { ttl, renew_every: None });
+    lock.spec.lease = Some(LeaseSpec { ttl, ..LeaseSpec::default() });
     lock
 }
 
@@ -62,6 +62,25 @@ fn a_lock_with_a_holder_is_acquired_with_its_unique_identity() {
     assert_eq!(options.ttl, Duration::from_secs(30));
     assert_eq!(options.renewal, Renewal::Every(Duration::from_secs(10)));
     assert_eq!((adopt, former, obstacle), (None, None, None));
+}
+
+#[test]
+fn priority_and_least_validity_are_those_of_the_spec_within_what_the_cluster_allows() {
+    let seconds = |seconds| ApiDuration::from(Duration::from_secs(seconds));
+    let (mut lock, mut cluster) = (with_ttl(60), fixtures::cluster());
+    let terms = |lock: &DistributedLock, cluster: &RedisLockCluster| {
+        let snapshot = Snapshot { state: Some(held()), ..snapshot(lock, cluster) };
+        let Plan::Hold { options, .. } = decide(&snapshot) else { panic!() };
+        (options.priority, options.min_validity.as_secs())
+    };
+    assert_eq!(terms(&lock, &cluster), (0, 0));
+    lock.spec.priority = Some(-7);
+    lock.spec.lease.as_mut().unwrap().min_validity = Some(seconds(20));
+    assert_eq!(terms(&lock, &cluster), (-7, 20));
+    cluster.spec.max_ttl = Some(seconds(10));
+    assert_eq!(terms(&lock, &cluster), (-7, 5), "the lease is shorter than the spec says");
+    lock.spec.priority = Some(100_000);
+    assert_eq!(terms(&lock, &cluster).0, 0, "stored before there was a rule");
 }
 
 #[test]
