@@ -49,6 +49,9 @@ pub const DEFAULT_TTL: StdDuration = StdDuration::from_secs(30);
 #[x_kube(validation = Rule::new("!has(self.priority) || has(self.holder)")
     .message("priority is allowed only with holder: pods wait in the order of their arrival")
     .field_path(".priority"))]
+#[x_kube(validation = Rule::new("!has(self.onLost) || has(self.holder)")
+    .message("onLost is allowed only with holder: pods decide themselves what follows a loss")
+    .field_path(".onLost"))]
 pub struct DistributedLockSpec {
     /// The cluster that keeps the lock. Cannot be changed.
     #[x_kube(validation = Rule::new("self == oldSelf")
@@ -87,6 +90,21 @@ pub struct DistributedLockSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = -1000, max = 1000))]
     pub priority: Option<i32>,
+
+    /// What follows when the lease is lost against the holder's will. `Reacquire`, the default: it is acquired again, with another
+    /// fencing token. `Fail`: the phase is `Failed`, and the lock is not acquired again until the spec changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_lost: Option<OnLost>,
+}
+
+/// What follows when a lease is lost.
+#[derive(schemars::JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OnLost {
+    /// The lock is acquired again.
+    #[default]
+    Reacquire,
+    /// The lock is not acquired again until the spec changes.
+    Fail,
 }
 
 /// The cluster that keeps a lock.
@@ -211,7 +229,8 @@ pub enum LockPhase {
     Held,
     /// The lease was lost; the lock is being acquired again.
     Lost,
-    /// The spec cannot be carried out; the condition `ConfigValid` says why.
+    /// The spec cannot be carried out, and the condition `ConfigValid` says why; or the lease was lost with `onLost: Fail`, and
+    /// `Held` says how. Nothing is tried until the spec changes, or what it needs.
     Failed,
 }
 
@@ -235,7 +254,7 @@ impl DistributedLockSpec {
         self.lease.as_ref().and_then(|l| l.min_validity).map_or(StdDuration::ZERO, Into::into)
     }
 
-    /// Priority among those that wait.
+    /// Priority in the queue.
     #[must_use]
     pub fn priority(&self) -> i16 {
         self.priority.and_then(|priority| i16::try_from(priority).ok()).unwrap_or_default().clamp(-1000, 1000)

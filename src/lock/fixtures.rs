@@ -26,6 +26,7 @@ pub(crate) fn lock() -> DistributedLock {
         observe: None,
         lease: None,
         priority: None,
+        on_lost: None,
     };
     let metadata = ObjectMeta {
         name: Some("nightly".to_owned()),

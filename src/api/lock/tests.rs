@@ -45,7 +45,7 @@ fn the_least_and_the_most_are_admitted() {
     admitted("{}");
     admitted(
         "{clusterRef: {name: main, namespace: locks}, key: reports/nightly, holder: job/nightly-report, \
-          lease: {ttl: 30s, renewEvery: 10s, minValidity: 15s}, priority: -1000}",
+          lease: {ttl: 30s, renewEvery: 10s, minValidity: 15s}, priority: -1000, onLost: Fail}",
     );
 }
 
@@ -130,8 +130,9 @@ fn the_least_validity_can_be_had() {
 }
 
 #[test]
-fn a_lease_and_a_priority_need_a_holder() {
+fn a_lease_a_priority_and_what_follows_a_loss_need_a_holder() {
     refused("{priority: 1}", "priority is allowed only with holder");
+    refused("{onLost: Fail}", "onLost is allowed only with holder");
     refused("{lease: {ttl: 10s}}", "lease is allowed only with holder");
 }
 

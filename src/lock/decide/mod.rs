@@ -2,16 +2,23 @@
 
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Resource as _, ResourceExt as _};
 use redlock_engine::{LeaseOptions, LockKey, Owner, Renewal};
 
 use super::connections::Unconnected;
 use super::identity::{identity, is_of_holder, recorded_owner};
+use super::keeper::assignment::WhenLost;
 use super::keeper::state::State;
 use super::look_up::Snapshot;
+use crate::api::condition::HELD;
+use crate::api::lock::{LockPhase, OnLost};
 use crate::api::{DistributedLock, RedisLockCluster};
 pub(crate) use crate::contract::names::LOCK_FINALIZER as FINALIZER;
 use crate::duration::format;
+
+/// The reasons of the condition `Held` where a lease was lost: words of [`redlock_engine::Loss`].
+const LOSSES: [&str; 2] = ["Expired", "Taken"];
 
 /// What keeps a lock from being acquired or observed, by its cause: the spec has to change, or something is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +77,8 @@ pub(crate) enum Plan {
         /// The grant that status records.
         recorded: Option<Recorded>,
     },
+    /// Acquire nothing until the spec changes: the lease was lost, and `onLost` is `Fail`.
+    Rest,
     /// Acquire the lock and keep it.
     Hold {
         /// The lock.
@@ -80,6 +89,8 @@ pub(crate) enum Plan {
         adopt: Option<Owner>,
         /// A grant to an earlier holder of this lock, to be released before.
         former: Option<Owner>,
+        /// What follows a loss.
+        when_lost: WhenLost,
         /// What is wrong with the spec although the lock is kept.
         obstacle: Option<Obstacle>,
     },
@@ -161,6 +172,9 @@ fn decide_deleted(snapshot: &Snapshot, lock: &DistributedLock, has_finalizer: bo
 }
 
 fn decide_as_leader(snapshot: &Snapshot, lock: &DistributedLock) -> Plan {
+    if has_failed(lock) {
+        return Plan::Rest;
+    }
     let recorded = recorded_owner(lock);
     let key = match key_of(lock) {
         Ok(key) => key,
@@ -191,9 +205,29 @@ fn decide_as_leader(snapshot: &Snapshot, lock: &DistributedLock) -> Plan {
         // allows.
         Some(options) => {
             let adopt = recorded.filter(|owner| is_of_holder(lock, owner));
-            Plan::Hold { key, options, adopt, former: former(snapshot, lock), obstacle: too_long }
+            let (former, when_lost) = (former(snapshot, lock), when_lost(lock));
+            Plan::Hold { key, options, adopt, former, when_lost, obstacle: too_long }
         }
         None => Plan::Observe { key },
+    }
+}
+
+/// Whether status says that this generation of the lock is not acquired again. What is wrong with its spec has other reasons, and
+/// may heal without a change.
+fn has_failed(lock: &DistributedLock) -> bool {
+    let is_lost = |condition: &Condition| condition.type_ == HELD && LOSSES.contains(&condition.reason.as_str());
+    lock.spec.on_lost == Some(OnLost::Fail)
+        && lock.status.as_ref().is_some_and(|status| {
+            status.phase == Some(LockPhase::Failed)
+                && status.observed_generation == lock.metadata.generation
+                && status.conditions.iter().any(is_lost)
+        })
+}
+
+fn when_lost(lock: &DistributedLock) -> WhenLost {
+    match lock.spec.on_lost.unwrap_or_default() {
+        OnLost::Reacquire => WhenLost::Reacquire,
+        OnLost::Fail => WhenLost::Stop { generation: lock.metadata.generation },
     }
 }
 
@@ -202,7 +236,7 @@ fn former(snapshot: &Snapshot, lock: &DistributedLock) -> Option<Owner> {
     let granted = match &snapshot.state {
         Some(State::Held { owner, .. } | State::Adopting { owner, .. }) => Some(owner.clone()),
         None | Some(State::Starting) => recorded_owner(lock),
-        Some(State::Contending { .. } | State::Observed(_) | State::Ended(_)) => None,
+        Some(State::Contending { .. } | State::Stopped { .. } | State::Observed(_) | State::Ended(_)) => None,
     };
     granted.filter(|owner| !is_of_holder(lock, owner))
 }

@@ -8,6 +8,7 @@ use redlock_engine::{Grant, Token};
 use tokio::time::Instant;
 
 use super::*;
+use crate::api::DistributedLockStatus;
 use crate::api::cluster::{AllowedNamespaces, NamespacesFrom};
 use crate::api::lock::LeaseSpec;
 use crate::lock::fixtures;
@@ -56,12 +57,14 @@ fn deleted(mut lock: DistributedLock) -> DistributedLock {
 #[test]
 fn a_lock_with_a_holder_is_acquired_with_its_unique_identity() {
     let (lock, cluster) = (fixtures::lock(), fixtures::cluster());
-    let Plan::Hold { key, options, adopt, former, obstacle } = decide(&snapshot(&lock, &cluster)) else { panic!() };
+    let Plan::Hold { key, options, adopt, former, when_lost, obstacle } = decide(&snapshot(&lock, &cluster)) else {
+        panic!()
+    };
     assert_eq!(key.redis_key(), "redlock:billing/nightly");
     assert_eq!(options.identity, format!("job/night/{}", fixtures::UID));
     assert_eq!(options.ttl, Duration::from_secs(30));
     assert_eq!(options.renewal, Renewal::Every(Duration::from_secs(10)));
-    assert_eq!((adopt, former, obstacle), (None, None, None));
+    assert_eq!((adopt, former, when_lost, obstacle), (None, None, WhenLost::Reacquire, None));
 }
 
 #[test]
@@ -122,6 +125,47 @@ fn a_grant_to_an_earlier_holder_is_released_before_the_next_one_contends() {
     lock.spec.lease = with_ttl(90).spec.lease;
     let plan = decide(&Snapshot { state: Some(held()), ..snapshot(&lock, &cluster) });
     assert!(matches!(plan, Plan::Refuse { recorded: Some((_, o)), .. } if o == owner()), "it is not the new holder's");
+}
+
+#[test]
+fn a_lock_that_failed_with_its_lease_rests_until_its_spec_changes() {
+    let (mut lock, cluster) = (fixtures::lock(), fixtures::cluster());
+    lock.spec.on_lost = Some(OnLost::Fail);
+    let Plan::Hold { when_lost, .. } = decide(&snapshot(&lock, &cluster)) else { panic!() };
+    assert_eq!(when_lost, WhenLost::Stop { generation: Some(1) });
+    let failed = |phase, type_: &str, reason: &str| DistributedLockStatus {
+        phase: Some(phase),
+        observed_generation: Some(1),
+        conditions: vec![Condition {
+            type_: type_.to_owned(),
+            status: "False".to_owned(),
+            reason: reason.to_owned(),
+            message: String::new(),
+            last_transition_time: Time(jiff::Timestamp::UNIX_EPOCH),
+            observed_generation: Some(1),
+        }],
+        ..DistributedLockStatus::default()
+    };
+    for (status, rests) in [
+        (failed(LockPhase::Failed, HELD, "Expired"), true),
+        (failed(LockPhase::Failed, HELD, "Taken"), true),
+        (failed(LockPhase::Failed, HELD, "TtlAboveMaximum"), false),
+        (failed(LockPhase::Failed, "ConfigValid", "Taken"), false),
+        (failed(LockPhase::Lost, HELD, "Taken"), false),
+    ] {
+        lock.status = Some(status);
+        assert_eq!(decide(&snapshot(&lock, &cluster)) == Plan::Rest, rests, "{:?}", lock.status);
+    }
+    lock.status = Some(failed(LockPhase::Failed, HELD, "Taken"));
+    let changes: [fn(&mut DistributedLock); 2] =
+        [|lock| lock.metadata.generation = Some(2), |lock| lock.spec.on_lost = Some(OnLost::Reacquire)];
+    for change in changes {
+        let mut lock = lock.clone();
+        change(&mut lock);
+        assert!(matches!(decide(&snapshot(&lock, &cluster)), Plan::Hold { .. }), "{lock:?}");
+    }
+    lock.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
+    assert!(matches!(decide(&snapshot(&deleted(lock), &cluster)), Plan::Finalize { recorded: None }));
 }
 
 #[test]

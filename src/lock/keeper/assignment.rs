@@ -24,6 +24,8 @@ pub(crate) enum Assignment {
         options: LeaseOptions,
         /// The grant to adopt.
         adopt: Option<Owner>,
+        /// What follows a loss.
+        when_lost: WhenLost,
     },
     /// Renew the leader's grant as long as it stands. Acquire nothing.
     Follow {
@@ -43,12 +45,26 @@ pub(crate) enum Assignment {
     Fail,
 }
 
+/// What follows when a lease is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WhenLost {
+    /// The lock is acquired again.
+    Reacquire,
+    /// It is not. That holds for this generation of the object: a change of spec is another assignment.
+    Stop {
+        /// `metadata.generation`.
+        generation: Option<i64>,
+    },
+}
+
 impl Assignment {
     /// Whether an actor with this assignment already does what `other` says.
     pub(crate) fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             // The grant to adopt matters only at the start: later the actor knows better.
-            (Self::Hold { options: a, .. }, Self::Hold { options: b, .. }) => a == b,
+            (Self::Hold { options: a, when_lost: c, .. }, Self::Hold { options: b, when_lost: d, .. }) => {
+                a == b && c == d
+            }
             (a, b) => a == b,
         }
     }
