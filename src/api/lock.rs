@@ -46,6 +46,12 @@ pub const DEFAULT_TTL: StdDuration = StdDuration::from_secs(30);
 #[x_kube(validation = Rule::new("!has(self.lease) || has(self.holder)")
     .message("lease is allowed only with holder: pods choose the ttl of their leases themselves")
     .field_path(".lease"))]
+#[x_kube(validation = Rule::new("!has(self.priority) || has(self.holder)")
+    .message("priority is allowed only with holder: pods wait in the order of their arrival")
+    .field_path(".priority"))]
+#[x_kube(validation = Rule::new("!has(self.onLost) || has(self.holder)")
+    .message("onLost is allowed only with holder: pods decide themselves what follows a loss")
+    .field_path(".onLost"))]
 pub struct DistributedLockSpec {
     /// The cluster that keeps the lock. Cannot be changed.
     #[x_kube(validation = Rule::new("self == oldSelf")
@@ -78,6 +84,27 @@ pub struct DistributedLockSpec {
     /// How long a grant lasts, and how it is renewed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseSpec>,
+
+    /// Of several that wait for a key the highest priority comes first, -1000 to 1000; default 0. Among equals the one that has
+    /// waited longest does. A rule for the wait, not a promise; it takes no lock from its holder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = -1000, max = 1000))]
+    pub priority: Option<i32>,
+
+    /// What follows when the lease is lost against the holder's will. `Reacquire`, the default: it is acquired again, with another
+    /// fencing token. `Fail`: the phase is `Failed`, and the lock is not acquired again until the spec changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_lost: Option<OnLost>,
+}
+
+/// What follows when a lease is lost.
+#[derive(schemars::JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OnLost {
+    /// The lock is acquired again.
+    #[default]
+    Reacquire,
+    /// The lock is not acquired again until the spec changes.
+    Fail,
 }
 
 /// The cluster that keeps a lock.
@@ -107,6 +134,9 @@ const TTL: &str = "(has(self.ttl) ? self.ttl : '30s')";
 /// `renewEvery` in a rule; where it is absent, a value that passes each rule about its bounds.
 const RENEW_EVERY: &str = "(has(self.renewEvery) ? self.renewEvery : '100ms')";
 
+/// `minValidity` in a rule, with its default.
+const MIN_VALIDITY: &str = "(has(self.minValidity) ? self.minValidity : '0s')";
+
 /// How long a grant lasts, and how it is renewed.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -116,6 +146,10 @@ const RENEW_EVERY: &str = "(has(self.renewEvery) ? self.renewEvery : '100ms')";
 #[x_kube(validation = rules::durations(&[RENEW_EVERY, TTL],
     &format!("!has(self.renewEvery) || {}", rules::a_hundred_times("duration(self.renewEvery)", &format!("duration({TTL})"))))
     .message("renewEvery must be at least a hundredth of ttl (30s by default): more renewals are only load").field_path(".renewEvery"))]
+#[x_kube(validation = rules::durations(&[MIN_VALIDITY, TTL],
+    &format!("duration({MIN_VALIDITY}) + duration({MIN_VALIDITY}) <= duration({TTL})"))
+    .message("minValidity must be at most half of ttl (30s by default): with more, grants that come a little late are all released")
+    .field_path(".minValidity"))]
 pub struct LeaseSpec {
     /// Time to live of the lock on each master, 1s to 24h and at most the cluster's maxTTL; default 30s. If nobody renews the
     /// lock any more, it is free after this time.
@@ -130,6 +164,13 @@ pub struct LeaseSpec {
     #[x_kube(validation = rules::duration("duration(self) >= duration('100ms')",
         "renewEvery must be a duration of at least 100ms, such as 10s"))]
     pub renew_every: Option<Duration>,
+    /// A grant with less validity than this is released, and tried again; at most ttl/2, and by default none. It is for the grant alone: what
+    /// is left of a held lease falls to the rest of ttl before each renewal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    #[x_kube(validation = rules::duration("duration(self) > duration('0s')",
+        "minValidity must be a duration above 0s, such as 5s"))]
+    pub min_validity: Option<Duration>,
 }
 
 /// The state of a lock, as the operator reports it.
@@ -188,7 +229,8 @@ pub enum LockPhase {
     Held,
     /// The lease was lost; the lock is being acquired again.
     Lost,
-    /// The spec cannot be carried out; the condition `ConfigValid` says why.
+    /// The spec cannot be carried out, and the condition `ConfigValid` says why; or the lease was lost with `onLost: Fail`, and
+    /// `Held` says how. Nothing is tried until the spec changes, or what it needs.
     Failed,
 }
 
@@ -204,6 +246,18 @@ impl DistributedLockSpec {
     pub fn renew_every(&self) -> StdDuration {
         let every: StdDuration = self.lease.as_ref().and_then(|l| l.renew_every).map_or(self.ttl() / 3, Into::into);
         every.max(self.ttl() / 100)
+    }
+
+    /// Least validity of a grant that is kept.
+    #[must_use]
+    pub fn min_validity(&self) -> StdDuration {
+        self.lease.as_ref().and_then(|l| l.min_validity).map_or(StdDuration::ZERO, Into::into)
+    }
+
+    /// Priority in the queue.
+    #[must_use]
+    pub fn priority(&self) -> i16 {
+        self.priority.and_then(|priority| i16::try_from(priority).ok()).unwrap_or_default().clamp(-1000, 1000)
     }
 }
 

@@ -76,14 +76,19 @@ impl Reconciler {
                 self.report_end(snapshot, ending, false);
                 Ok(Outcome::Obstructed(obstacle))
             }
-            Plan::Hold { key, options, adopt, former, obstacle } => {
+            Plan::Rest => {
+                // It holds nothing. After a change of spec it starts anew.
+                self.keeper.release(&subject.uid, None).await;
+                Ok(Outcome::Settled)
+            }
+            Plan::Hold { key, options, adopt, former, when_lost, obstacle } => {
                 if let Some(owner) = former {
                     // Released before the new holder contends: its grant is a new one, with a larger token.
                     let ending = self.release(snapshot, Some((key.clone(), owner))).await?;
                     self.report_end(snapshot, ending, true);
                 }
                 let term = self.ctx.leadership.term();
-                self.assign(snapshot, key, Assignment::Hold { term, options, adopt }, obstacle).await
+                self.assign(snapshot, key, Assignment::Hold { term, options, adopt, when_lost }, obstacle).await
             }
             Plan::Observe { key } => self.assign(snapshot, key, Assignment::Observe, None).await,
         }

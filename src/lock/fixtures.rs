@@ -26,6 +26,8 @@ pub(crate) fn lock() -> DistributedLock {
         holder: Some("job/night".to_owned()),
         observe: None,
         lease: None,
+        priority: None,
+        on_lost: None,
     };
     let metadata = ObjectMeta {
         name: Some("nightly".to_owned()),

@@ -48,6 +48,7 @@ async fn valid_objects_are_accepted_and_listed_with_their_columns() {
             json!({"clusterRef": {"name": "main"}, "holder": "job/nightly:report_1", "lease": {"ttl": "1s"}}),
             json!({"clusterRef": {"name": "main"}, "holder": "a", "lease": {"ttl": "24h", "renewEvery": "12h"}}),
             json!({"clusterRef": {"name": "main"}, "holder": "a", "lease": {"renewEvery": "300ms"}}),
+            json!({"clusterRef": {"name": "main"}, "holder": "a", "lease": {"minValidity": "15s"}, "priority": -1000, "onLost": "Fail"}),
         ] {
             create(env, "DistributedLock", "good", &spec).await.unwrap_or_else(|e| panic!("{spec}: {e}"));
         }
@@ -114,7 +115,7 @@ async fn each_rule_refuses_an_invalid_object_with_a_message_that_says_what_to_do
 
         let lock = |more: Value| merged(json!({"clusterRef": {"name": "main"}}), more);
         let held = |lease: Value| lock(json!({"holder": "a", "lease": lease}));
-        let locks: [Wrong; 18] = [
+        let locks: [Wrong; 24] = [
             (lock(json!({"clusterRef": {"name": ""}})), "spec.clusterRef.name in body should be at least 1 chars long"),
             (json!({"holder": "a"}), "spec.clusterRef: Required value"),
             (lock(json!({"key": "-a"})), "key may have letters, digits and . _ / - and must begin and end with"),
@@ -127,6 +128,12 @@ async fn each_rule_refuses_an_invalid_object_with_a_message_that_says_what_to_do
             (held(json!({"ttl": "24h", "renewEvery": "100ms"})), "renewEvery must be at least a hundredth of ttl"),
             (held(json!({"renewEvery": "1500000h"})), "renewEvery must be a duration of at least 100ms, such as 10s"),
             (held(json!({"ttl": "1d"})), "ttl must be a duration from 1s to 24h, such as 30s"),
+            (held(json!({"minValidity": "16s"})), "minValidity must be at most half of ttl"),
+            (held(json!({"minValidity": "1d"})), "minValidity must be a duration above 0s, such as 5s"),
+            (lock(json!({"holder": "a", "priority": 1001})), "spec.priority in body should be less than or equal to 1000"),
+            (lock(json!({"observe": {}, "onLost": "Fail"})), "onLost is allowed only with holder"),
+            (lock(json!({"holder": "a", "onLost": "Never"})), "Unsupported value: \"Never\": supported values: "),
+            (lock(json!({"observe": {}, "priority": 1})), "priority is allowed only with holder"),
             (lock(json!({})), "exactly one of holder and observe is required"),
             (lock(json!({"holdr": "a"})), "exactly one of holder and observe is required"),
             (lock(json!({"holder": "a", "observe": {}})), "exactly one of holder and observe is required"),

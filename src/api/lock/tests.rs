@@ -45,7 +45,7 @@ fn the_least_and_the_most_are_admitted() {
     admitted("{}");
     admitted(
         "{clusterRef: {name: main, namespace: locks}, key: reports/nightly, holder: job/nightly-report, \
-          lease: {ttl: 30s, renewEvery: 10s}}",
+          lease: {ttl: 30s, renewEvery: 10s, minValidity: 15s}, priority: -1000, onLost: Fail}",
     );
 }
 
@@ -116,7 +116,23 @@ fn the_holder_may_change() {
 }
 
 #[test]
-fn a_lease_needs_a_holder() {
+fn the_least_validity_can_be_had() {
+    for good in ["minValidity: 1ms", "minValidity: 15s", "ttl: 1s, minValidity: 500ms"] {
+        admitted(&format!("{{holder: a, lease: {{{good}}}}}"));
+    }
+    refused("{holder: a, lease: {minValidity: 0s}}", "minValidity must be a duration above 0s, such as 5s");
+    for bad in ["minValidity: 15001ms", "ttl: 1s, minValidity: 501ms"] {
+        refused(
+            &format!("{{holder: a, lease: {{{bad}}}}}"),
+            "minValidity must be at most half of ttl (30s by default)",
+        );
+    }
+}
+
+#[test]
+fn a_lease_a_priority_and_what_follows_a_loss_need_a_holder() {
+    refused("{priority: 1}", "priority is allowed only with holder");
+    refused("{onLost: Fail}", "onLost is allowed only with holder");
     refused("{lease: {ttl: 10s}}", "lease is allowed only with holder");
 }
 

@@ -78,7 +78,7 @@ async fn each_obstacle_is_written_to_status() {
     let mut narrow = fixtures::cluster();
     narrow.spec.allowed_namespaces = Some(AllowedNamespaces { from: NamespacesFrom::Same, selector: None });
     let mut long = fixtures::lock();
-    long.spec.lease = Some(LeaseSpec { ttl: Some(Duration::from_secs(90).into()), renew_every: None });
+    long.spec.lease = Some(LeaseSpec { ttl: Some(Duration::from_secs(90).into()), ..LeaseSpec::default() });
     let (empty, with_key) = (found(Secret::default()), auth());
     let (lock, cluster) = (fixtures::lock, fixtures::cluster);
     for (lock, cluster, auth, phase, type_, expected) in [

@@ -2,17 +2,24 @@
 
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Resource as _, ResourceExt as _};
 use redlock_engine::{LeaseOptions, LockKey, Owner, Renewal};
 
 use super::connections::Unconnected;
 use super::identity::{identity, is_of_holder, recorded_owner};
+use super::keeper::assignment::WhenLost;
 use super::keeper::state::State;
 use super::look_up::Snapshot;
+use crate::api::condition::HELD;
+use crate::api::lock::{LockPhase, OnLost};
 use crate::api::{DistributedLock, RedisLockCluster};
 pub(crate) use crate::contract::names::LOCK_FINALIZER as FINALIZER;
 use crate::duration::format;
 use crate::operator::claim::Served;
+
+/// The reasons of the condition `Held` where a lease was lost: words of [`redlock_engine::Loss`].
+const LOSSES: [&str; 2] = ["Expired", "Taken"];
 
 /// What keeps a lock from being acquired or observed, by its cause: the spec has to change, or something is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +78,8 @@ pub(crate) enum Plan {
         /// The grant that status records.
         recorded: Option<Recorded>,
     },
+    /// Acquire nothing until the spec changes: the lease was lost, and `onLost` is `Fail`.
+    Rest,
     /// Acquire the lock and keep it.
     Hold {
         /// The lock.
@@ -81,6 +90,8 @@ pub(crate) enum Plan {
         adopt: Option<Owner>,
         /// A grant to an earlier holder of this lock, to be released before.
         former: Option<Owner>,
+        /// What follows a loss.
+        when_lost: WhenLost,
         /// What is wrong with the spec although the lock is kept.
         obstacle: Option<Obstacle>,
     },
@@ -170,6 +181,9 @@ fn decide_deleted(snapshot: &Snapshot, lock: &DistributedLock, has_finalizer: bo
 }
 
 fn decide_as_leader(snapshot: &Snapshot, lock: &DistributedLock) -> Plan {
+    if has_failed(lock) {
+        return Plan::Rest;
+    }
     let recorded = recorded_owner(lock);
     let key = match key_of(lock) {
         Ok(key) => key,
@@ -200,9 +214,29 @@ fn decide_as_leader(snapshot: &Snapshot, lock: &DistributedLock) -> Plan {
         // allows.
         Some(options) => {
             let adopt = recorded.filter(|owner| is_of_holder(lock, owner));
-            Plan::Hold { key, options, adopt, former: former(snapshot, lock), obstacle: too_long }
+            let (former, when_lost) = (former(snapshot, lock), when_lost(lock));
+            Plan::Hold { key, options, adopt, former, when_lost, obstacle: too_long }
         }
         None => Plan::Observe { key },
+    }
+}
+
+/// Whether status says that this generation of the lock is not acquired again. What is wrong with its spec has other reasons, and
+/// may heal without a change.
+fn has_failed(lock: &DistributedLock) -> bool {
+    let is_lost = |condition: &Condition| condition.type_ == HELD && LOSSES.contains(&condition.reason.as_str());
+    lock.spec.on_lost == Some(OnLost::Fail)
+        && lock.status.as_ref().is_some_and(|status| {
+            status.phase == Some(LockPhase::Failed)
+                && status.observed_generation == lock.metadata.generation
+                && status.conditions.iter().any(is_lost)
+        })
+}
+
+fn when_lost(lock: &DistributedLock) -> WhenLost {
+    match lock.spec.on_lost.unwrap_or_default() {
+        OnLost::Reacquire => WhenLost::Reacquire,
+        OnLost::Fail => WhenLost::Stop { generation: lock.metadata.generation },
     }
 }
 
@@ -211,7 +245,7 @@ fn former(snapshot: &Snapshot, lock: &DistributedLock) -> Option<Owner> {
     let granted = match &snapshot.state {
         Some(State::Held { owner, .. } | State::Adopting { owner, .. }) => Some(owner.clone()),
         None | Some(State::Starting) => recorded_owner(lock),
-        Some(State::Contending { .. } | State::Observed(_) | State::Ended(_)) => None,
+        Some(State::Contending { .. } | State::Stopped { .. } | State::Observed(_) | State::Ended(_)) => None,
     };
     granted.filter(|owner| !is_of_holder(lock, owner))
 }
@@ -256,7 +290,10 @@ fn options_of(cluster: &RedisLockCluster, lock: &DistributedLock) -> Option<Leas
     let (holder, uid) = (lock.spec.holder.as_deref()?, lock.metadata.uid.as_deref()?);
     let ttl = lock.spec.ttl().min(cluster.spec.max_ttl());
     let renew_every = lock.spec.renew_every().min(ttl / 2);
-    let options = LeaseOptions::new(identity(holder, uid), ttl);
+    // Of a grant on shorter terms than the spec asks for, less is left.
+    let min_validity = lock.spec.min_validity().min(ttl / 2);
+    let options =
+        LeaseOptions::new(identity(holder, uid), ttl).min_validity(min_validity).priority(lock.spec.priority());
     // Every replica renews it, and each new process adopts it.
     Some(options.renewal(Renewal::Every(renew_every)).shared(true))
 }

@@ -8,6 +8,7 @@ use redlock_engine::{Grant, Token};
 use tokio::time::Instant;
 
 use super::*;
+use crate::api::DistributedLockStatus;
 use crate::api::cluster::{AllowedNamespaces, NamespacesFrom};
 use crate::api::lock::LeaseSpec;
 use crate::lock::fixtures;
@@ -46,7 +47,7 @@ fn held() -> State {
 fn with_ttl(seconds: u64) -> DistributedLock {
     let mut lock = fixtures::lock();
     let ttl = Some(ApiDuration::from(Duration::from_secs(seconds)));
-    lock.spec.lease = Some(LeaseSpec { ttl, renew_every: None });
+    lock.spec.lease = Some(LeaseSpec { ttl, ..LeaseSpec::default() });
     lock
 }
 
@@ -58,12 +59,33 @@ fn deleted(mut lock: DistributedLock) -> DistributedLock {
 #[test]
 fn a_lock_with_a_holder_is_acquired_with_its_unique_identity() {
     let (lock, cluster) = (fixtures::lock(), fixtures::cluster());
-    let Plan::Hold { key, options, adopt, former, obstacle } = decide(&snapshot(&lock, &cluster)) else { panic!() };
+    let Plan::Hold { key, options, adopt, former, when_lost, obstacle } = decide(&snapshot(&lock, &cluster)) else {
+        panic!()
+    };
     assert_eq!(key.redis_key(), "redlock:billing/nightly");
     assert_eq!(options.identity, format!("job/night/{}", fixtures::UID));
     assert_eq!(options.ttl, Duration::from_secs(30));
     assert_eq!(options.renewal, Renewal::Every(Duration::from_secs(10)));
-    assert_eq!((adopt, former, obstacle), (None, None, None));
+    assert_eq!((adopt, former, when_lost, obstacle), (None, None, WhenLost::Reacquire, None));
+}
+
+#[test]
+fn priority_and_least_validity_are_those_of_the_spec_within_what_the_cluster_allows() {
+    let seconds = |seconds| ApiDuration::from(Duration::from_secs(seconds));
+    let (mut lock, mut cluster) = (with_ttl(60), fixtures::cluster());
+    let terms = |lock: &DistributedLock, cluster: &RedisLockCluster| {
+        let snapshot = Snapshot { state: Some(held()), ..snapshot(lock, cluster) };
+        let Plan::Hold { options, .. } = decide(&snapshot) else { panic!() };
+        (options.priority, options.min_validity.as_secs())
+    };
+    assert_eq!(terms(&lock, &cluster), (0, 0));
+    lock.spec.priority = Some(-7);
+    lock.spec.lease.as_mut().unwrap().min_validity = Some(seconds(20));
+    assert_eq!(terms(&lock, &cluster), (-7, 20));
+    cluster.spec.max_ttl = Some(seconds(10));
+    assert_eq!(terms(&lock, &cluster), (-7, 5), "the lease is shorter than the spec says");
+    lock.spec.priority = Some(100_000);
+    assert_eq!(terms(&lock, &cluster).0, 0, "stored before there was a rule");
 }
 
 #[test]
@@ -105,6 +127,47 @@ fn a_grant_to_an_earlier_holder_is_released_before_the_next_one_contends() {
     lock.spec.lease = with_ttl(90).spec.lease;
     let plan = decide(&Snapshot { state: Some(held()), ..snapshot(&lock, &cluster) });
     assert!(matches!(plan, Plan::Refuse { recorded: Some((_, o)), .. } if o == owner()), "it is not the new holder's");
+}
+
+#[test]
+fn a_lock_that_failed_with_its_lease_rests_until_its_spec_changes() {
+    let (mut lock, cluster) = (fixtures::lock(), fixtures::cluster());
+    lock.spec.on_lost = Some(OnLost::Fail);
+    let Plan::Hold { when_lost, .. } = decide(&snapshot(&lock, &cluster)) else { panic!() };
+    assert_eq!(when_lost, WhenLost::Stop { generation: Some(1) });
+    let failed = |phase, type_: &str, reason: &str| DistributedLockStatus {
+        phase: Some(phase),
+        observed_generation: Some(1),
+        conditions: vec![Condition {
+            type_: type_.to_owned(),
+            status: "False".to_owned(),
+            reason: reason.to_owned(),
+            message: String::new(),
+            last_transition_time: Time(jiff::Timestamp::UNIX_EPOCH),
+            observed_generation: Some(1),
+        }],
+        ..DistributedLockStatus::default()
+    };
+    for (status, rests) in [
+        (failed(LockPhase::Failed, HELD, "Expired"), true),
+        (failed(LockPhase::Failed, HELD, "Taken"), true),
+        (failed(LockPhase::Failed, HELD, "TtlAboveMaximum"), false),
+        (failed(LockPhase::Failed, "ConfigValid", "Taken"), false),
+        (failed(LockPhase::Lost, HELD, "Taken"), false),
+    ] {
+        lock.status = Some(status);
+        assert_eq!(decide(&snapshot(&lock, &cluster)) == Plan::Rest, rests, "{:?}", lock.status);
+    }
+    lock.status = Some(failed(LockPhase::Failed, HELD, "Taken"));
+    let changes: [fn(&mut DistributedLock); 2] =
+        [|lock| lock.metadata.generation = Some(2), |lock| lock.spec.on_lost = Some(OnLost::Reacquire)];
+    for change in changes {
+        let mut lock = lock.clone();
+        change(&mut lock);
+        assert!(matches!(decide(&snapshot(&lock, &cluster)), Plan::Hold { .. }), "{lock:?}");
+    }
+    lock.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
+    assert!(matches!(decide(&snapshot(&deleted(lock), &cluster)), Plan::Finalize { recorded: None }));
 }
 
 #[test]

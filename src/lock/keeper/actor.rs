@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, error, info, warn};
 
-use super::assignment::{Assignment, LockTarget};
+use super::assignment::{Assignment, LockTarget, WhenLost};
 use super::context::{KeeperContext, StatePublisher};
 use super::observe::observe;
 use super::state::{Ending, Refusal, State, Trouble};
@@ -96,7 +96,9 @@ impl Actor {
 
     async fn work(&mut self, target: &LockTarget, assignment: &Assignment) {
         match assignment {
-            Assignment::Hold { options, adopt, .. } => self.hold(target, options, adopt.clone()).await,
+            Assignment::Hold { options, adopt, when_lost, .. } => {
+                self.hold(target, options, adopt.clone(), *when_lost).await;
+            }
             Assignment::Follow { options, owner } => self.follow(target, options, owner).await,
             Assignment::Observe => observe(target, &self.states).await,
             Assignment::Release(recorded) => self.release(target, recorded.clone()).await,
@@ -111,7 +113,7 @@ impl Actor {
 
     // --- holding ---
 
-    async fn hold(&mut self, target: &LockTarget, options: &LeaseOptions, adopt: Option<Owner>) {
+    async fn hold(&mut self, target: &LockTarget, options: &LeaseOptions, adopt: Option<Owner>, when_lost: WhenLost) {
         target.engine.settled().await;
         let mut lost = match self.resume(target, options, adopt).await {
             Ok(()) => None,
@@ -119,6 +121,10 @@ impl Actor {
         };
         self.set_seeds(true);
         loop {
+            if let (Some(loss), WhenLost::Stop { generation }) = (&lost, when_lost) {
+                self.states.publish(State::Stopped { loss: loss.clone(), generation });
+                return std::future::pending().await;
+            }
             if self.holding.is_none() {
                 let lease = self.contend(target, options, lost.as_ref()).await;
                 self.take_over(target, options, lease);

@@ -26,6 +26,8 @@ pub(crate) enum Assignment {
         options: LeaseOptions,
         /// The grant to adopt.
         adopt: Option<Owner>,
+        /// What follows a loss.
+        when_lost: WhenLost,
     },
     /// Renew the leader's grant as long as it stands. Acquire nothing.
     Follow {
@@ -45,14 +47,27 @@ pub(crate) enum Assignment {
     Fail,
 }
 
+/// What follows when a lease is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WhenLost {
+    /// The lock is acquired again.
+    Reacquire,
+    /// It is not. That holds for this generation of the object: a change of spec is another assignment.
+    Stop {
+        /// `metadata.generation`.
+        generation: Option<i64>,
+    },
+}
+
 impl Assignment {
     /// Whether an actor with this assignment already does what `other` says.
     pub(crate) fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             // The grant to adopt matters only at the start of a term: later the actor knows better.
-            (Self::Hold { term, options: a, .. }, Self::Hold { term: other, options: b, .. }) => {
-                term == other && a == b
-            }
+            (
+                Self::Hold { term, options, when_lost, .. },
+                Self::Hold { term: new_term, options: new_options, when_lost: new_when_lost, .. },
+            ) => (term, options, when_lost) == (new_term, new_options, new_when_lost),
             (a, b) => a == b,
         }
     }

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
 use super::Keeper;
-use super::assignment::{Assignment, LockTarget};
+use super::assignment::{Assignment, LockTarget, WhenLost};
 use super::context::KeeperContext;
 use super::state::{Ending, Refusal, Sighting, State};
 use crate::api::WatchedLock;
@@ -108,7 +108,8 @@ fn target(engine: &Arc<Engine>) -> LockTarget {
 }
 
 fn hold(subject: &Subject, ttl: Duration, adopt: Option<Owner>) -> Assignment {
-    Assignment::Hold { term: 1, options: LeaseOptions::new(identity("job", &subject.uid), ttl), adopt }
+    let options = LeaseOptions::new(identity("job", &subject.uid), ttl);
+    Assignment::Hold { term: 1, options, adopt, when_lost: WhenLost::Reacquire }
 }
 
 async fn holders(servers: &[Server]) -> Vec<Option<String>> {
@@ -191,6 +192,33 @@ async fn a_lost_lock_is_reported_and_acquired_again_with_a_larger_token() {
     assert!(next.token() > owner.token());
     let acquired = |owner: &Owner| LockEvent::Acquired("job".to_owned(), owner.token());
     assert_eq!(process.sent_events(), [acquired(&owner), LockEvent::Lost(Loss::Taken), acquired(&next)]);
+}
+
+#[tokio::test]
+async fn a_lost_lock_that_shall_fail_is_not_acquired_again_before_its_spec_changes() {
+    let servers = Server::start_armed(3).await;
+    let (engine, lock, mut process) = (engine(&servers), subject("lock", 1), Process::leading());
+    let options = LeaseOptions::new(identity("job", &lock.uid), TTL);
+    let of_generation = |generation| {
+        let (options, when_lost) = (options.clone(), WhenLost::Stop { generation: Some(generation) });
+        Assignment::Hold { term: 1, options, adopt: None, when_lost }
+    };
+    process.keeper.assign(&lock, target(&engine), of_generation(1));
+    let owner = process.until_held(&lock).await;
+    held_everywhere(&servers, &key(), &owner).await;
+    for server in &servers {
+        let _: i64 = server.run(&format!("DEL {}", key().redis_key())).await;
+    }
+    let stopped = State::Stopped { loss: Loss::Taken, generation: Some(1) };
+    let (_, before) = process.until(&lock, |state| *state == stopped).await;
+    assert!(before.iter().all(State::is_held), "{before:?}");
+    // The same again, as any reconcile assigns it.
+    process.keeper.assign(&lock, target(&engine), of_generation(1));
+    assert_eq!(holders(&servers).await, vec![None; 3]);
+    assert_eq!(process.keeper.state(&lock.uid), Some(stopped));
+
+    process.keeper.assign(&lock, target(&engine), of_generation(2));
+    assert!(process.until_held(&lock).await.token() > owner.token());
 }
 
 #[tokio::test]
@@ -311,6 +339,7 @@ async fn what_another_leader_granted_between_two_terms_is_followed_and_adopted_a
         term: 2,
         options: options.clone().renewal(Renewal::Every(TTL / 3)),
         adopt: Some(third.clone()),
+        when_lost: WhenLost::Reacquire,
     };
     process.keeper.assign(&lock, target(&engine), next_term);
     process.until(&lock, |state| matches!(state, State::Held { owner, .. } if *owner == third)).await;
@@ -326,7 +355,11 @@ async fn another_holder_gets_the_lock_with_a_larger_token_as_soon_as_the_first_i
     process.keeper.assign(&lock, target(&engine), hold(&lock, Duration::from_secs(60), None));
     let first = process.until_held(&lock).await;
     let options = LeaseOptions::new(identity("next", &lock.uid), Duration::from_secs(60));
-    process.keeper.assign(&lock, target(&engine), Assignment::Hold { term: 1, options, adopt: None });
+    process.keeper.assign(
+        &lock,
+        target(&engine),
+        Assignment::Hold { term: 1, options, adopt: None, when_lost: WhenLost::Reacquire },
+    );
     let is_next = |state: &State| matches!(state, State::Held { owner, .. } if *owner != first);
     let (State::Held { owner: next, .. }, _) = process.until(&lock, is_next).await else { unreachable!() };
     assert_eq!(next.identity(), identity("next", &lock.uid));

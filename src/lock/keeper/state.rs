@@ -32,6 +32,13 @@ pub(crate) enum State {
         /// Proof of the lease, as of the last renewal.
         grant: Grant,
     },
+    /// Not held, and not to be acquired again.
+    Stopped {
+        /// Why the last grant ended.
+        loss: Loss,
+        /// Of the object that asked for it.
+        generation: Option<i64>,
+    },
     /// A lock that others hold was observed.
     Observed(Sighting),
     /// The actor has ended.
@@ -113,7 +120,7 @@ impl State {
     /// What metrics show of the lock; `None` for nothing.
     pub(crate) fn activity(&self) -> Option<LockActivity> {
         match self {
-            Self::Starting | Self::Ended(_) => None,
+            Self::Starting | Self::Stopped { .. } | Self::Ended(_) => None,
             Self::Adopting { .. } => Some(LockActivity::Unknown),
             Self::Contending { .. } => Some(LockActivity::Waiting),
             Self::Held { .. } => Some(LockActivity::Held),

@@ -3,6 +3,7 @@
 use futures::FutureExt as _;
 use redlock_engine::{Address, Credentials, Endpoint, LeaseOptions, LockKey, Marker, RedisMaster};
 
+use super::assignment::WhenLost;
 use super::*;
 use crate::contract::credentials::RootKey;
 use crate::lock::connections::{Client, Engine};
@@ -45,7 +46,11 @@ async fn a_panic_is_reported_and_touches_no_other_lock() {
 
     // The actor still runs, and takes its next assignment.
     let options = LeaseOptions::new("job", Duration::from_secs(30));
-    keeper.assign(&broken, target(), Assignment::Hold { term: 1, options, adopt: None });
+    keeper.assign(
+        &broken,
+        target(),
+        Assignment::Hold { term: 1, options, adopt: None, when_lost: WhenLost::Reacquire },
+    );
     for (subject, what) in [(&broken, "Contending"), (&sound, "Observed")] {
         let mut state = keeper.actors().get(&subject.uid).unwrap().state.clone();
         let reached = |state: &State| state.trouble().is_some() && format!("{state:?}").starts_with(what);

@@ -182,6 +182,13 @@ impl Draft {
                 self.not_held(if lost.is_some() { LockPhase::Lost } else { LockPhase::Waiting });
                 self.refused(answer);
             }
+            // Of a generation that is gone: its assignment to the actor is on the way.
+            State::Stopped { generation, .. } if *generation != self.generation => return false,
+            State::Stopped { loss, .. } => {
+                self.not_held(LockPhase::Failed);
+                let why = format!("{loss}; with onLost: Fail it is acquired again only when spec changes");
+                self.set(HELD, Truth::False, loss.as_str(), why);
+            }
             State::Observed(sighting) => self.observed(sighting, masters, times),
             _ => return false,
         }

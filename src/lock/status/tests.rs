@@ -107,6 +107,21 @@ fn a_grant_is_shown_with_all_that_is_known_of_it() {
 }
 
 #[test]
+fn a_lock_that_failed_with_its_lease_says_how_and_what_brings_it_back() {
+    let now = now();
+    let case = Case::new().after(&held(17, now, 300 * MS), Times::Fresh, now);
+    let stopped = |generation| State::Stopped { loss: Loss::Taken, generation: Some(generation) };
+    let shown = case.show(Some(&stopped(1)), KEEP, now).status;
+    assert_eq!((shown.phase, shown.observed_generation), (Some(LockPhase::Failed), Some(1)));
+    assert_eq!((word(&shown, HELD), word(&shown, CONFIG_VALID)), (("False", "Taken"), ("True", "Valid")));
+    let message = "a majority of the masters does not hold the lease any more; with onLost: Fail it is acquired again only when spec \
+                   changes";
+    assert_eq!(condition(&shown, HELD).message, message);
+    assert_eq!((shown.owner, shown.fencing_token), (None, None));
+    assert_eq!(case.show(Some(&stopped(0)), KEEP, now).status, case.base, "the spec has changed meanwhile");
+}
+
+#[test]
 fn a_grant_to_an_earlier_holder_is_not_shown_again() {
     let now = now();
     let state = held(17, now, 300 * MS);
