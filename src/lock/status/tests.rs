@@ -17,6 +17,8 @@ use crate::lock::fixtures;
 use crate::lock::identity::identity;
 use crate::lock::keeper::state::{Refusal, Sighting, State, Trouble};
 
+mod phases;
+
 const MS: Duration = Duration::from_millis(1);
 
 /// 2026-11-30T09:02:40.551200Z, by the wall clock.
