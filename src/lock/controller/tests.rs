@@ -223,6 +223,17 @@ async fn a_changed_holder_is_shown_as_not_held_before_it_is_released() {
 }
 
 #[tokio::test]
+async fn a_reference_that_makes_no_url_gets_into_no_request_and_holds_no_finalizer_up() {
+    let bench = Bench::leading(None, vec![]);
+    let mut lock = deleted(fixtures::lock());
+    // Stored before the definition had a rule.
+    lock.spec.cluster_ref.name = "../../etc".to_owned();
+    lock.spec.cluster_ref.namespace = Some("a b".to_owned());
+    bench.reconcile(&lock).await.unwrap();
+    assert_eq!(bench.asked(), [(format!("PATCH {LOCK}"), removal())]);
+}
+
+#[tokio::test]
 async fn an_object_that_is_gone_needs_no_finalizer_removed() {
     let bench = Bench::leading(None, vec![(format!("PATCH {LOCK}"), refusal(StatusCode::NOT_FOUND))]);
     assert_eq!(bench.reconcile(&deleted(fixtures::lock())).await.unwrap(), Action::await_change());
