@@ -2,6 +2,8 @@
 //!
 //! A new assignment interrupts the actor wherever it waits. Its lease survives that, and also a panic.
 
+mod report;
+
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,16 +12,15 @@ use futures::FutureExt as _;
 use redlock_engine::{Error, Lease, LeaseOptions, LeaseState, Loss, Owner, Released, Wait};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
-use tracing::{debug, error, info, warn};
+use tracing::{error, info};
 
 use super::assignment::{Assignment, LockTarget, WhenLost};
 use super::context::{KeeperContext, StatePublisher};
 use super::observe::observe;
-use super::state::{Ending, Refusal, State, Trouble};
+use super::state::{Ending, State, Trouble};
 use crate::duration::with_jitter;
 use crate::lock::connections::Engine;
 use crate::lock::events::LockEvent;
-use crate::lock::identity::Holder;
 use crate::lock::subject::Subject;
 
 /// How long to wait after an attempt without a majority. Jitter adds up to half of it.
@@ -365,63 +366,10 @@ impl Actor {
         self.states.publish(State::Ended(Ending::Abandoned));
     }
 
-    // --- reporting ---
-
-    fn report_grant(&self) {
-        let Some(holding) = &self.holding else { return };
-        let owner = holding.lease.owner();
-        info!(namespace = self.subject.namespace, name = self.subject.name, %owner, "acquired");
-        self.context.metrics.acquisition("Acquired");
-        self.send(LockEvent::Acquired(Holder::of(owner).name, owner.token()));
-    }
-
-    fn report_loss(&self, loss: Loss) -> Loss {
-        let reason = loss.as_str();
-        warn!(namespace = self.subject.namespace, name = self.subject.name, reason, %loss, "lost");
-        self.context.metrics.lost(reason);
-        self.set_held(false);
-        self.send(LockEvent::Lost(loss.clone()));
-        loss
-    }
-
-    fn report_refusal(&mut self, target: &LockTarget, lost: Option<&Loss>, error: &Error) {
-        target.report_refused_credentials(error);
-        let answer = Refusal::from(error);
-        if let Refusal::Contended(Some(value)) | Refusal::Endless(value) = &answer
-            && self.announced.as_deref() != Some(identity_in(value))
-        {
-            self.announced = Some(identity_in(value).to_owned());
-            let holder = Holder::of_value(value).name;
-            self.send(match &answer {
-                Refusal::Endless(_) => LockEvent::NeverExpires(holder, target.key.redis_key().to_owned()),
-                _ => LockEvent::Contended(holder),
-            });
-        }
-        let state = State::Contending { lost: lost.cloned(), answer: Some(answer) };
-        if !self.states.current().shows_same_as(&state) {
-            self.context.metrics.acquisition(error.reason().as_str());
-        }
-        debug!(namespace = self.subject.namespace, name = self.subject.name, %error, "not granted");
-        self.states.publish(state);
-    }
-
-    fn send(&self, event: LockEvent) {
-        self.context.events.send(&self.subject.reference, event);
-    }
-
     /// Whether the lease, if there is one, gives masters the key that lack it.
     fn set_seeds(&self, seeds: bool) {
         if let Some(holding) = &self.holding {
             holding.lease.set_seeds(seeds);
         }
     }
-
-    fn set_held(&self, is_held: bool) {
-        self.context.metrics.set_held(&self.subject.namespace, &self.subject.name, is_held);
-    }
-}
-
-/// The identity in a key's value: the same for all grants of one holder, so that each holder is announced once.
-fn identity_in(value: &str) -> &str {
-    value.rsplit_once('@').map_or(value, |(identity, _)| identity)
 }
