@@ -16,6 +16,8 @@ say "mutants apply"
 hack/mutants.sh --check
 say "clippy"
 cargo clippy --quiet --workspace --all-targets --locked -- -D warnings
+# Those that `cargo test` leaves out.
+cargo clippy --quiet --locked --test e2e --test chaos --test scale -- -D warnings
 say "rustdoc"
 export RUSTDOCFLAGS='-D warnings'
 # The engine as its users read it, the operator as those who work on it do.

@@ -32,6 +32,8 @@ pub(crate) const LOCKS: usize = 5;
 const RESTART_DELAY: Duration = Duration::from_secs(8);
 /// The longest lease.
 pub(crate) const MAX_TTL: Duration = Duration::from_secs(5);
+/// The TTL of redsync's leases.
+const LIBRARY_TTL: Duration = Duration::from_secs(4);
 /// The longest time from when no contender is left until a new one has its lock: the last lease ends, and an attempt comes.
 pub(crate) const FREE_WITHIN: Duration = Duration::from_secs(20);
 
@@ -165,7 +167,7 @@ fn app(lock: usize) -> String {
 
 async fn start_library(env: &Env, history: &History, first: u32) -> Contenders {
     let keys: Vec<_> = (0..LOCKS).map(|lock| redis_key(env, &name(lock))).collect();
-    Contenders::start(env, history, &keys, MASTERS, MAX_TTL - Duration::from_secs(1), first).await
+    Contenders::start(env, history, &keys, MASTERS, LIBRARY_TTL, first).await
 }
 
 async fn make_cluster(env: &Env) {

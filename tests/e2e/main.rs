@@ -8,6 +8,7 @@
 // Durations of constants: a difference below zero fails the test.
 #![allow(clippy::unchecked_time_subtraction)]
 
+#[allow(dead_code)] // Some of it is of use to the other programs on a real Kubernetes only.
 mod harness;
 
 mod api_server_gone;

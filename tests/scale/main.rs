@@ -7,8 +7,10 @@
 //!
 //! It measures, and fails where a promise is broken: a lock that is lost, or has another token at the end.
 
+// What is measured are counts and times that a person reads.
+#![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
 // A run fails by a panic.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::large_futures, clippy::cast_precision_loss)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::large_futures)]
 
 #[allow(dead_code)] // Not all of what the end-to-end tests need.
 #[path = "../e2e/harness/mod.rs"]
