@@ -112,7 +112,7 @@ async fn befalls(world: &World<'_>, Fault { kind, target, length }: Fault) -> Re
         }
         Kind::HostileTenant => hostile(world, length).await,
         Kind::StopApiServer => {
-            let _continued = Continued::of("kube-apiserver")?;
+            let _frozen = machine::freeze_api_server().await;
             sleep(length).await;
             Ok(())
         }
@@ -248,28 +248,6 @@ struct Uncordon(String);
 impl Drop for Uncordon {
     fn drop(&mut self) {
         let _ = std::process::Command::new("kubectl").args(["uncordon", &self.0]).output();
-    }
-}
-
-/// A stopped process, which goes on when this is dropped.
-struct Continued(Pid);
-
-impl Continued {
-    fn of(name: &str) -> Result<Self, String> {
-        let all = std::fs::read_dir("/proc").map_err(|error| error.to_string())?.filter_map(Result::ok);
-        let is_it = |entry: &std::fs::DirEntry| {
-            std::fs::read_to_string(entry.path().join("comm")).is_ok_and(|comm| comm.trim() == name)
-        };
-        let found = all.filter(is_it).find_map(|entry| entry.file_name().to_str()?.parse().ok());
-        let pid = Pid::from_raw(found.ok_or("it does not run")?);
-        kill(pid, Signal::SIGSTOP).map_err(|error| error.to_string())?;
-        Ok(Self(pid))
-    }
-}
-
-impl Drop for Continued {
-    fn drop(&mut self) {
-        let _ = kill(self.0, Signal::SIGCONT);
     }
 }
 

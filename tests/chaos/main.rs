@@ -37,7 +37,8 @@ use futures::future::join_all;
 use tokio::time::{Instant, sleep};
 
 use faults::{Counts, befall, heal_all};
-use harness::{install, scenario_that_disturbs_the_operator};
+use harness::install::{self, given};
+use harness::scenario_that_disturbs_the_operator;
 use plan::{Kind, Plan};
 use verdict::Verdict;
 use world::{FREE_WITHIN, MAX_TTL, QUORUM, World};
@@ -56,10 +57,6 @@ async fn no_two_hold_a_lock_in_a_long_storm() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_two_hold_a_lock_in_a_short_storm() {
     storm(Plan { seed: 1, length: Duration::from_secs(60), kinds: Kind::SHORT.to_vec() }).await;
-}
-
-fn given(variable: &str) -> Option<String> {
-    std::env::var(variable).ok().filter(|value| !value.is_empty())
 }
 
 async fn storm(plan: Plan) {

@@ -14,7 +14,7 @@ use redlock_operator::api::{DistributedLock, RedisLockCluster};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use crate::harness::objects::{condition, object, redis_key};
+use crate::harness::objects::{all_vote, object, redis_key};
 use crate::harness::{PATIENCE, install, scenario_that_disturbs_the_operator, wait};
 use crate::history::History;
 use crate::observers::Observers;
@@ -42,8 +42,7 @@ async fn without_restart_delay_the_checker_finds_two_who_hold_a_lock_at_once() {
         let pods: Deployment = sidecars(env, "proof", "key", &TIMES);
         env.api().create(&PostParams::default(), &pods).await.expect("create the sidecars");
         let clusters: Api<RedisLockCluster> = env.api();
-        let is_ready = |cluster: &RedisLockCluster| condition(cluster, "Ready").is_some_and(|c| c.status == "True");
-        wait::until(&clusters, "main", "ready", is_ready).await;
+        wait::until(&clusters, "main", "ready", all_vote).await;
 
         let deadline = Instant::now() + 3 * PATIENCE;
         while Verdict::of(&history.spans(), QUORUM, Duration::from_secs(60)).overlaps.is_empty() {

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::harness::objects::{condition, example, held, object, redis_key};
+use crate::harness::objects::{all_vote, example, held, object, redis_key};
 use crate::harness::redis::{self, Masters};
 use crate::harness::{Env, PATIENCE, wait};
 use crate::history::History;
@@ -237,8 +237,7 @@ pub(crate) fn sidecars(env: &Env, app: &str, lock: &str, times: &[&str]) -> Depl
 /// Waits until all masters vote.
 async fn until_ready(env: &Env) {
     let clusters: Api<RedisLockCluster> = env.api();
-    let is_ready = |cluster: &RedisLockCluster| condition(cluster, "Ready").is_some_and(|c| c.status == "True");
-    let ready = wait::until_within(5 * PATIENCE, &clusters, "main", is_ready).await;
+    let ready = wait::until_within(5 * PATIENCE, &clusters, "main", all_vote).await;
     if let Err(last) = ready {
         panic!("the cluster is not ready after the storm:\n{last}");
     }

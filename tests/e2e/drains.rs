@@ -10,7 +10,9 @@ use kube::{Api, ResourceExt};
 use redlock_operator::api::{DistributedLock, RedisLockCluster};
 use serde_json::json;
 
-use crate::harness::objects::{condition, create_cluster, create_lock, held, is_held, owner, redis_key, token};
+use crate::harness::objects::{
+    all_vote, condition, create_cluster, create_lock, held, is_held, owner, redis_key, token,
+};
 use crate::harness::probe::Probe;
 use crate::harness::redis::Masters;
 use crate::harness::{Env, LABEL, existing_cluster, install, kubectl, scenario_that_disturbs_the_operator, wait};
@@ -116,8 +118,7 @@ async fn ready_cluster(env: &Env) -> Masters {
 }
 
 async fn ready(env: &Env) -> RedisLockCluster {
-    let is_ready = |c: &RedisLockCluster| condition(c, "Ready").is_some_and(|c| c.status == "True");
-    wait::until(&env.api(), "main", "ready", is_ready).await
+    wait::until(&env.api(), "main", "ready", all_vote).await
 }
 
 /// The names of the Kubernetes nodes.

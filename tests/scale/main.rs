@@ -25,21 +25,22 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use fleet::Fleet;
-use harness::{Env, install, objects, scenario_that_disturbs_the_operator};
+use harness::install::{self, given};
+use harness::{Env, objects, scenario_that_disturbs_the_operator};
 use table::Row;
 use usage::{Operator, Usage};
 
 /// TTL of the locks.
 const TTL: &str = "30s";
-/// Within this time after the last one was created all locks must be held.
+/// Masters of the cluster.
 const MASTERS: usize = 5;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thousands_of_locks_stay_held_at_a_flat_cost_each() {
-    let sizes = given("SCALE_LOCKS", "1000,10000");
+    let sizes = given_or("SCALE_LOCKS", "1000,10000");
     let sizes: Vec<usize> = sizes.split(',').map(|size| size.trim().parse().expect("SCALE_LOCKS: numbers")).collect();
-    let minutes: f64 = given("SCALE_MINUTES", "10").parse().expect("SCALE_MINUTES: a number");
-    let replicas: i32 = given("SCALE_REPLICAS", "1").parse().expect("SCALE_REPLICAS: a number");
+    let minutes: f64 = given_or("SCALE_MINUTES", "10").parse().expect("SCALE_MINUTES: a number");
+    let replicas: i32 = given_or("SCALE_REPLICAS", "1").parse().expect("SCALE_REPLICAS: a number");
     let mut rows = Vec::new();
     for size in sizes {
         scenario_that_disturbs_the_operator("scale", async |env| {
@@ -87,9 +88,10 @@ async fn measure(env: &Env, size: usize, window: Duration) -> Row {
     fleet.delete().await;
     let deleted_after = deleting.elapsed();
     println!("{size} locks are gone {deleted_after:?} after their deletion was asked for");
-    Row { size, replicas: given("SCALE_REPLICAS", "1"), held_after, spent, adopted_after, deleted_after }
+    Row { size, replicas: given_or("SCALE_REPLICAS", "1"), held_after, spent, adopted_after, deleted_after }
 }
 
-fn given(variable: &str, default: &str) -> String {
-    std::env::var(variable).ok().filter(|value| !value.is_empty()).unwrap_or_else(|| default.to_owned())
+/// The value of a variable of the environment, or what is taken without one.
+fn given_or(variable: &str, default: &str) -> String {
+    given(variable).unwrap_or_else(|| default.to_owned())
 }

@@ -37,7 +37,8 @@ fn redis_image() -> String {
     given("E2E_REDIS_IMAGE").unwrap_or_else(|| local.to_owned())
 }
 
-fn given(variable: &str) -> Option<String> {
+/// The value of a variable of the environment; an empty one is none.
+pub fn given(variable: &str) -> Option<String> {
     std::env::var(variable).ok().filter(|value| !value.is_empty())
 }
 

@@ -48,7 +48,7 @@ pub async fn create_cluster(env: &Env, mut spec: Value) {
 
 async fn ready(env: &Env, masters: usize) -> Masters {
     let clusters: Api<RedisLockCluster> = env.api();
-    wait::until(&clusters, "main", "ready", |c| condition(c, "Ready").is_some_and(|c| c.status == "True")).await;
+    wait::until(&clusters, "main", "ready", all_vote).await;
     Masters::of(env, "main", masters).await
 }
 
@@ -57,6 +57,11 @@ pub async fn create_lock(env: &Env, name: &str, key: &str, holder: &str, ttl: &s
     let spec = json!({"clusterRef": {"name": "main"}, "key": key, "holder": holder, "lease": {"ttl": ttl}});
     let lock: DistributedLock = object(env, "DistributedLock", name, &spec);
     env.api().create(&PostParams::default(), &lock).await.expect("create the lock")
+}
+
+/// Whether all masters of the cluster vote.
+pub fn all_vote(cluster: &RedisLockCluster) -> bool {
+    condition(cluster, "Ready").is_some_and(|ready| ready.status == "True")
 }
 
 /// Waits until the lock is held.
