@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use super::client_secret::Binding;
-use super::controller::now;
+use super::clock::now;
 use super::decide::{FINALIZER, Obstacle, Plan, Recorded};
 use super::events::LockEvent;
 use super::finalize;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt as _, stream};
-use jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::runtime::controller::{self, Action, Controller};
 use kube::runtime::reflector::ObjectRef;
@@ -17,13 +16,14 @@ use tracing::{debug, warn};
 
 use super::act::Outcome;
 use super::cleanup;
+use super::clock::now;
 use super::decide::{Obstacle, decide};
 use super::events::{self, EventSender, LockEvent};
 use super::keeper::state::State;
 use super::reach;
 use super::reconciler::Reconciler;
 use super::silence::Silence;
-use super::status::{Now, StatusSchedule};
+use super::status::StatusSchedule;
 use super::subject::Subject;
 use crate::api::{WatchedCluster, WatchedLock};
 use crate::contract::names::OPERATOR_ANNOTATION;
@@ -168,11 +168,6 @@ impl Reconciler {
         // When next, or the error that waited for the status.
         when_next(outcome, state.as_ref())
     }
-}
-
-/// The present moment. It is read here, so that status needs no clock.
-pub(super) fn now() -> Now {
-    Now { wall: Timestamp::now(), mono: Instant::now() }
 }
 
 /// When a lock is reconciled next without a trigger; or the error that was kept until the status was written.

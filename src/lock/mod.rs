@@ -13,6 +13,7 @@
 //! - [`reach`]: whether this process reaches masters
 //! - [`silence`]: how long leases are renewed while the API server says nothing
 //! - [`events`]: Events on transitions
+//! - [`clock`]: the present moment
 //! - [`subject`]: which lock; [`identity`]: the name in which it is held
 //!
 //! Nothing here is public; the rest of the crate uses only [`run`].
@@ -20,6 +21,7 @@
 mod act;
 mod cleanup;
 mod client_secret;
+mod clock;
 mod connections;
 mod controller;
 mod decide;

@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::NamespaceResourceScope;
-use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
 
-use super::watch::WatchedNamespace;
+use super::watch::{Source, WatchedNamespace};
 use super::watch_config;
 
 /// The namespaces. Cheap enough to clone.
@@ -15,9 +14,6 @@ pub(crate) struct Scope {
     /// Empty: all.
     namespaces: BTreeSet<String>,
 }
-
-/// A watch of a kind in one namespace, or in all of them.
-pub(crate) type Source<K> = (Api<K>, watcher::Config);
 
 impl Scope {
     /// These namespaces; all, if there are none.

@@ -14,7 +14,8 @@ use tokio::time::timeout;
 
 use super::permissions;
 use crate::api::{DistributedLock, RedisLockCluster};
-use crate::operator::scope::{Scope, Source};
+use crate::operator::scope::Scope;
+use crate::operator::watch::Source;
 
 /// Timeout of a request.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);

@@ -22,13 +22,12 @@ use kube::core::{DeserializeGuard, PartialObjectMeta};
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{self, Lookup, ObjectRef, Store};
 use kube::runtime::{WatchStreamExt as _, watcher};
-use kube::{Resource, ResourceExt as _};
+use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use super::error_chain;
 use super::metrics::Metrics;
-use super::scope::Source;
 use crate::api::{DistributedLock, RedisLockCluster};
 use locks::LockIndex;
 use merge::Merge;
@@ -37,6 +36,9 @@ use merge::Merge;
 pub(crate) type Guarded<K> = DeserializeGuard<K>;
 /// A namespace as it is watched: nothing but its metadata.
 pub(crate) type WatchedNamespace = PartialObjectMeta<Namespace>;
+
+/// A watch of a kind in one namespace, or in all of them.
+pub(crate) type Source<K> = (Api<K>, watcher::Config);
 
 /// A change that the API server reported. The store shows it already.
 #[derive(Clone, Debug)]
